@@ -1,4 +1,4 @@
-//! What a client of a fleet does, and what of it the [`Versions`] are told.
+//! The acts of a client of a fleet, and the reports of them to the [`Versions`].
 
 mod calls;
 
@@ -23,8 +23,8 @@ pub(crate) const BELOW: &str = "below";
 /// One act of a client. Paths are a name, or one in [`BELOW`].
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
-    /// Writes a file, which is made if it is not there; another time before it is closed for good, after a pause, if
-    /// there is a second content. With passthrough that is a write between FLUSH and RELEASE.
+    /// Writes a file, which is made if it is not there. If there is a second content, writes that too after a pause,
+    /// before the file is closed for good. With passthrough that is a write between FLUSH and RELEASE.
     Write { path: String, token: u64, again: Option<(u64, Duration)>, fsync: bool },
     /// Writes another file and renames it over this one, as editors do.
     Replace { path: String, token: u64, fsync: bool },
@@ -51,11 +51,11 @@ pub(crate) enum Act {
 /// Why an act was not done.
 #[derive(Debug)]
 pub(crate) enum Undone {
-    /// The model has no word for what would come of it.
+    /// The model has no word for the outcome.
     NotNow,
-    /// What a program would be told.
+    /// The error that a program would be told.
     Failed(Told),
-    /// What may not be.
+    /// A violation: something that may not be.
     Violation(String),
 }
 
@@ -98,7 +98,7 @@ pub(crate) async fn find(programs: &Programs, path: &str) -> Result<Option<Attri
     }
 }
 
-/// The extended attribute of a path that has just meant this object.
+/// Returns the extended attribute of a path that has just meant this object.
 pub(crate) async fn xattr(programs: &Programs, path: &str, vnode: VnodeId) -> Result<u64, Told> {
     let (_, token) = match programs {
         Programs::Bare(vfs) => Calls::xattr(vfs, path, vnode).await?,
@@ -118,7 +118,7 @@ const XATTR: &str = "user.token";
 /// The value of a content that ends where no whole one does: a write has failed half-way, for want of room.
 const PART: u64 = u64::MAX;
 
-/// What every file is made with.
+/// The mode that every file is made with.
 const FIRST_MODE: u32 = 0o644;
 
 impl<C: Calls> Program<'_, C> {
@@ -256,7 +256,7 @@ impl<C: Calls> Program<'_, C> {
         }
     }
 
-    /// A path means an object now; it has meant another just before, or the same.
+    /// Reports the object that a path means now. Just before, the path meant another object, or the same one.
     fn see_means(&self, path: &str, before: VnodeId, vnode: VnodeId) -> Result<(), Undone> {
         match vnode == before {
             true => Ok(()),
@@ -312,7 +312,7 @@ impl<C: Calls> Program<'_, C> {
         }
     }
 
-    /// What stat shows: a size tells which content it is of.
+    /// Reports the values that stat shows. A size tells which content it is of.
     fn see_status(&self, object: &Attributes) -> Result<(), Undone> {
         let vnode = object.vnode;
         let [content, mode] = values_of(object);
@@ -321,7 +321,7 @@ impl<C: Calls> Program<'_, C> {
         Ok(self.versions().see(self.actor.client, &Register::Mode(vnode), mode)?)
     }
 
-    /// An object may be gone between the look at its name and the next call.
+    /// Excuses an error if the object may be gone since the look at its name.
     fn excuse(&self, path: &str, vnode: VnodeId, told: Told) -> Result<(), Undone> {
         let may_be_gone = self.versions().last(&name_register(path)) != Some(vnode.0);
         // The last of them: it is something else by now.
@@ -347,7 +347,7 @@ impl<C: Calls> Program<'_, C> {
         self.must_be_applied(object.as_ref())?;
         let Some(object) = object else { return Err(Undone::NotNow) };
         let (register, vnode) = (name_register(path), object.vnode);
-        // It does not wait for the content, be it that the file has other names.
+        // A removal does not wait for the content, even if the file has other names.
         let mut about = about(&[path], vnode);
         about.retain(|register| *register != Register::Content(vnode));
         let update = self.begin(&register, Some(0), &about);
@@ -366,7 +366,7 @@ impl<C: Calls> Program<'_, C> {
         };
         let (vnode, value) = (object.vnode, mode_value(mode));
         if !self.versions().is_own_or_applied(self.actor.client, &Register::Mode(vnode)) {
-            // Attributes are those of the change that arrives last, whoever has announced his first.
+            // The change that arrives last decides the attributes, whichever client has announced first.
             return Err(Undone::NotNow);
         }
         let about = about(&[path], vnode);
@@ -421,7 +421,7 @@ impl<C: Calls> Program<'_, C> {
         Ok(())
     }
 
-    /// What a name means; that it means nothing is seen as well.
+    /// Looks a name up and reports its meaning, also that it means nothing.
     async fn look(&self, path: &str) -> Result<Option<Attributes>, Undone> {
         let found = self.calls.find(path).await?;
         let vnode = found.as_ref().map_or(0, |object| object.vnode.0);
@@ -429,7 +429,7 @@ impl<C: Calls> Program<'_, C> {
         Ok(found)
     }
 
-    /// Nothing that is touched may have a version that this client need not know of yet.
+    /// Refuses an act if something that it touches has a version that this client need not know of yet.
     fn must_be_free(&self, path: &str, object: Option<&Attributes>) -> Result<(), Undone> {
         let vnode = object.map(|object| object.vnode);
         let of_object = vnode.into_iter().flat_map(Register::of);
@@ -438,8 +438,8 @@ impl<C: Calls> Program<'_, C> {
         if is_free { Ok(()) } else { Err(Undone::NotNow) }
     }
 
-    /// What another client has announced for an object is refused, and listed there, if the object is gone before it
-    /// was sent.
+    /// Refuses an act while another client has something on its way to the object: an announced change is refused, and
+    /// listed at that client, if the object is gone before the change was sent.
     fn must_be_applied(&self, object: Option<&Attributes>) -> Result<(), Undone> {
         let vnode = object.map(|object| object.vnode);
         let mut all = vnode.into_iter().flat_map(Register::of);
@@ -487,12 +487,12 @@ pub(crate) fn log_of(vfs: &Vfs) -> Vec<(RecordId, bool)> {
     }
 }
 
-/// Everything that matters of some names and their object.
+/// Returns everything that matters of some names and their object.
 fn about(paths: &[&str], vnode: VnodeId) -> Vec<Register> {
     paths.iter().map(|path| name_register(path)).chain(Register::of(vnode)).collect()
 }
 
-/// Content and mode of a file.
+/// Returns the values of a file's content and mode.
 pub(crate) fn values_of(object: &Attributes) -> [u64; 2] {
     [token_of_size(object.size).unwrap_or(PART), mode_value(u32::from(object.mode))]
 }
@@ -501,7 +501,7 @@ pub(crate) fn name_register(path: &str) -> Register {
     Register::Name(path.to_owned())
 }
 
-/// 0 for the mode that a file is made with, which nobody may have been told of.
+/// Returns 0 for the mode that a file is made with, which nobody may have been told of.
 fn mode_value(mode: u32) -> u64 {
     u64::from(mode ^ FIRST_MODE)
 }
@@ -509,12 +509,13 @@ fn mode_value(mode: u32) -> u64 {
 /// Some contents travel inside the journal record (up to 16 KB), some in files of their own, some in several chunks.
 const ADDED_BYTES: [u64; 8] = [0, 40_000, 0, 150_000, 0, 40_000, 0, 0];
 
-/// What the update with this token writes: no other has its size, nor its bytes. 0 is what a new file has.
+/// Returns the bytes that the update with this token writes: no other has its size, nor its bytes. Token 0 is the
+/// content of a new file.
 pub(crate) fn content(token: u64) -> Vec<u8> {
     (0..size_of(token)).map(|at| (token * 31 + at / 97).to_le_bytes()[0]).collect()
 }
 
-/// From where on a mixture has the bytes of which tokens, modulo 256.
+/// Returns the parts of a mixture: where each begins, and its token modulo 256.
 fn writers(bytes: &[u8]) -> Vec<(usize, u8)> {
     // 31 times this is 1.
     const INVERSE: u8 = 223;
@@ -528,7 +529,7 @@ pub(crate) fn size_of(token: u64) -> u64 {
     token * 5 + ADDED_BYTES[usize::try_from(token % 8).unwrap_or(0)]
 }
 
-/// `None`: no content has this size.
+/// Returns the token of the content with this size. `None`: no content has it.
 fn token_of_size(size: u64) -> Option<u64> {
     let parts = ADDED_BYTES[..4].iter().map(|added| size.checked_sub(*added).map(|part| part / 5));
     parts.flatten().find(|token| size_of(*token) == size)

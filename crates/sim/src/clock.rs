@@ -35,7 +35,8 @@ impl VirtualClock {
         Self { start: time::Instant::now() }
     }
 
-    /// One that goes on by so many millionths of the world's time, and is ahead by what stands there.
+    /// Makes a clock that goes on by so many millionths of the world's time, and is ahead by the seconds of
+    /// `wall_ahead_s`.
     pub(crate) fn of_machine(self, rate_ppm: u32, wall_ahead_s: Arc<AtomicI64>) -> MachineClock {
         MachineClock { world: self, rate_ppm, wall_ahead_s }
     }

@@ -19,7 +19,7 @@ use crate::world::{LEASE, World};
 
 /// How long after the end of a fault a step may still fail: breaks wait for the lease of whoever was away.
 const CALM_AFTER: Duration = LEASE.saturating_mul(2);
-/// How long a step may take while nothing is broken, besides [`STEP_DELAYS_MAX`]: they wait for each other.
+/// How long a step may take while nothing is broken, besides [`STEP_DELAYS_MAX`]: steps wait for each other.
 const STEP_MAX: Duration = Duration::from_secs(1);
 /// The longest step has some 8 calls, and those that change something wait for all other clients to hear of it.
 const STEP_DELAYS_MAX: u32 = 8 * 4;
@@ -29,7 +29,7 @@ const THINKING_MS_MAX: u64 = 40;
 /// trace says what was done when.
 ///
 /// # Errors
-/// What no order of the updates explains, with the seed and the trace.
+/// Behavior that no order of the updates explains, with the seed and the trace.
 pub async fn run_together(
     seed: u64,
     clients: usize,
@@ -69,7 +69,7 @@ struct Crowd {
     faults: Faults,
     record: Arc<Mutex<Record>>,
     tasks: JoinSet<Done>,
-    /// What each client is doing.
+    /// The step that each client is doing.
     running: Vec<Option<AbortHandle>>,
     /// Contests that each client has yet to take part in.
     contests: Vec<Vec<Step>>,
@@ -158,7 +158,7 @@ impl Crowd {
             match done {
                 Ok(done) => ended.push(done),
                 Err(error) if error.is_panic() => return Err(format!("a step panicked: {error}")),
-                // It belonged to a client that has died.
+                // The step belonged to a client that has died.
                 Err(_) => {}
             }
         }
@@ -248,7 +248,7 @@ impl Crowd {
         }
     }
 
-    /// Nothing is calm before everybody is reachable again.
+    /// Puts off the calm: nothing is calm before everybody is reachable again.
     fn disturb(&mut self) {
         let last = self.restorations.iter().copied().flatten().max();
         let calm_from = last.unwrap_or_else(Instant::now).max(Instant::now()) + CALM_AFTER;
@@ -262,7 +262,7 @@ impl Crowd {
         sleep(CALM_AFTER).await;
         for (number, machine) in self.world.machines().iter().enumerate() {
             match machine.client().sync().await {
-                // Refused is what was based on what another client has replaced meanwhile.
+                // A record is refused if it was based on a version that another client has replaced meanwhile.
                 Ok(()) | Err(Error::Refused(_)) => {}
                 Err(error) => return Err(format!("client {number} cannot send the rest: {error}")),
             }

@@ -1,4 +1,4 @@
-//! What goes wrong in a run.
+//! Faults of a run.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use mafs_proto::Random;
 use crate::network::{Connecting, Silence, Way};
 use crate::world::Crash;
 
-/// What happens besides the operations: each about once in so many of them; 0: never.
+/// Faults that happen besides the operations: each about once in so many of them; 0: never.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     /// The connection of a client is cut while an operation is under way.
@@ -55,7 +55,7 @@ pub(crate) struct Outage {
 }
 
 impl Outage {
-    /// From some milliseconds to twice a lease: short ones are as frequent as long ones.
+    /// Draws an outage from some milliseconds to twice a lease: short ones are as frequent as long ones.
     pub(crate) fn random(random: &mut Random) -> Self {
         let way = random.one_of(&[Way::ToServer, Way::ToClient, Way::Both]);
         let connecting = random.one_of(&[Connecting::Hangs, Connecting::Works, Connecting::Deceives]);
@@ -66,7 +66,7 @@ impl Outage {
 }
 
 impl Faults {
-    /// What strikes during the next operation, if anything.
+    /// Chooses the fault that strikes during the next operation, if any.
     pub(crate) fn strike(self, random: &mut Random, clients: usize) -> Option<Strike> {
         let victim = some_client(random, clients);
         let strikes = [
@@ -82,7 +82,7 @@ impl Faults {
     }
 }
 
-/// One of the clients.
+/// Chooses one of the clients.
 pub(crate) fn some_client(random: &mut Random, clients: usize) -> usize {
     usize::try_from(random.below(clients as u64)).unwrap_or(0)
 }
@@ -92,7 +92,7 @@ pub(crate) fn happens(random: &mut Random, once_in: u64) -> bool {
     once_in != 0 && random.once_in(once_in)
 }
 
-/// Delays of the links of so many clients: each has its own, and one may have the longest.
+/// Draws delays for the links of so many clients: each has its own, and one may have the longest.
 pub(crate) fn delays(random: &mut Random, clients: usize, longest: Duration) -> Vec<Duration> {
     (0..clients).map(|_| longest / random.one_of(&[1, 2, 4, 8, 16, 32])).collect()
 }

@@ -1,5 +1,5 @@
 //! A run of several clients that send in the background: random acts, one at a time, with faults during and between
-//! them. Whatever a client is shown is compared with what docs/semantics.md allows, as [`Versions`] has it.
+//! them. All that a client is shown is compared with what docs/semantics.md allows, as [`Versions`] has it.
 //!
 //! While one acts the logs of all are being sent, announced and pulled. An act may fail only while somebody is out of
 //! touch, or has just come back, or while something else goes wrong that it cannot be expected to outlast; a change
@@ -29,17 +29,17 @@ use crate::versions::{DURABLE_AFTER, Versions};
 use crate::world::{Crash, LEASE, World};
 
 const CLIENTS: usize = 3;
-/// Little, so that what is clean makes way for other contents all the time.
+/// Limit of each cache: little, so that clean contents make way for others all the time.
 const CACHE_BYTES: u64 = 400_000;
-/// Of a content.
+/// Largest size of a content.
 const SIZE_MAX: u64 = 160_000;
 
 /// An act has up to 8 calls, each with its deadline; one may wait for the lease of somebody, one for a pull, and one
 /// for both again.
 const ACT_MAX: Duration = Duration::from_secs(8 * 21 + 2 * 62 + 30);
-/// Who is in touch again has found that out, and has sent what others wait for.
+/// A client that is in touch again has found that out within this time, and has sent what others wait for.
 const RECOVERED: Duration = Duration::from_secs(40);
-/// Who is in touch hears within this time of what nobody has been acknowledged yet.
+/// A client that is in touch hears within this time of an update that was acknowledged to nobody yet.
 const CATCH_UP: Duration = Duration::from_secs(10);
 /// How often a client is asked to send all that it has: longer than a lease in all.
 const SETTLE_TRIES: u32 = 10;
@@ -47,7 +47,8 @@ const SETTLE_TRIES: u32 = 10;
 /// How fast clients' clocks go, in millionths: over a lease of 60 s wrong by less than the server's bias of 2 s.
 const CLOCK_RATES: [u32; 3] = [970_000, 1_000_000, 1_030_000];
 
-/// Of the server's disk: with less left it takes nothing that needs room, and with a quarter of it nothing at all.
+/// Reserve of the server's disk: with less left the server takes nothing that needs room, and with a quarter of it
+/// nothing at all.
 const RESERVE: u64 = 64 << 20;
 
 /// In so many acts a stranger comes once.
@@ -155,22 +156,22 @@ fn path(random: &mut Random) -> (Path, Option<SteadyLink>) {
 
 struct Fleet {
     random: Random,
-    /// Of what strangers do, so that the rest of a run does not depend on them.
+    /// Random numbers for the acts of strangers, so that the rest of a run does not depend on them.
     strangers: Random,
     world: World,
-    /// Who is at the end of such a one.
+    /// The steady link of each client that is at the end of one.
     links: Vec<Option<SteadyLink>>,
-    /// Whose closes wait for the announcement.
+    /// Whether the closes of each client wait for the announcement.
     announces: Vec<bool>,
     versions: Rc<RefCell<Versions>>,
     faults: Faults,
-    /// Who is out of touch.
+    /// Clients that are out of touch.
     out: [Option<Out>; CLIENTS],
-    /// Whose disk is full.
+    /// Whether the disk of each client is full.
     full: [bool; CLIENTS],
-    /// A disk as it was once.
+    /// The disk of a client as it was once.
     image: Option<Image>,
-    /// When something was wrong last.
+    /// The last moment at which something was wrong.
     troubled: Instant,
     /// Contents written so far.
     tokens: u64,
@@ -211,7 +212,8 @@ impl Fleet {
         self.finish().await
     }
 
-    /// Mostly no time to send anything, sometimes enough for all of it, sometimes for leases to end.
+    /// Lets time pass: mostly too little to send anything, sometimes enough for all of it, sometimes for leases to
+    /// end.
     async fn pause(&mut self) {
         let about = match self.random.below(64) {
             0 => 80_000,
@@ -320,17 +322,17 @@ impl Fleet {
         }
     }
 
-    /// Whether a call may fail so.
+    /// Whether a call may fail with this error.
     fn is_excused(&self, actor: usize, error: &Error) -> bool {
         let is_full = self.versions.borrow().is_full();
         let has_trouble = is_full || self.out.iter().any(Option::is_some) || self.troubled.elapsed() < RECOVERED;
         match error {
             Error::Unreachable(_) | Error::TimedOut(_) | Error::OutOfReach(_) | Error::ByHand => has_trouble,
-            // What others have announced is shown, and cannot be changed before it is there.
+            // An object that others have announced is shown, and cannot be changed before it is there.
             Error::Refused(FsError::NoSpace | FsError::NameChanged | FsError::NotFound | FsError::Stale) => {
                 self.faults.fill_server > 0 && has_trouble
             }
-            // It is behind what was fsynced, for which there is no room.
+            // The change is behind fsynced content, for which there is no room.
             Error::Refused(FsError::Busy) => self.faults.fill_server > 0 && has_trouble,
             Error::CacheFull => {
                 self.faults.fill_client > 0 && (self.full[actor] || self.troubled.elapsed() < RECOVERED)
@@ -363,7 +365,8 @@ impl Fleet {
         self.world.machines_mut()[client].start().await
     }
 
-    /// What is announced and applied by now; and that nothing is refused, since nothing is in conflict.
+    /// Notes which records are announced and applied by now. Checks that nothing is refused, since nothing is in
+    /// conflict.
     fn look_at_logs(&mut self) -> Result<(), String> {
         for client in 0..CLIENTS {
             let vfs = self.world.machines()[client].client();
@@ -380,7 +383,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// What holds of every connection, whoever else connects.
+    /// Checks the bounds of every connection, whoever else connects.
     async fn check_wire(&mut self) -> Result<(), String> {
         for (client, machine) in self.world.machines().iter().enumerate() {
             if let (Some(link), true) = (&mut self.links[client], self.faults == Faults::default()) {
@@ -394,7 +397,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Some of the others look at something.
+    /// Lets some of the other clients look at something.
     async fn look_around(&mut self) -> Result<(), String> {
         for client in 0..CLIENTS {
             if self.random.once_in(2) || !self.is_awake(client) {
@@ -440,7 +443,7 @@ impl Fleet {
         Err(format!("invariant 1: client {client} cannot send what it has: {last:?}"))
     }
 
-    /// `None`: the object is not there.
+    /// Reads the value of a register. `None`: the object is not there.
     async fn value_of(&self, programs: &Programs, register: &Register) -> Result<Option<u64>, Told> {
         let name = match register {
             Register::Name(path) => Some(path.clone()),
@@ -462,7 +465,7 @@ impl Fleet {
         })
     }
 
-    /// When all is well and sent, all clients, one with an empty cache among them, show the same.
+    /// Checks that all clients, one with an empty cache among them, show the same when all is well and sent.
     async fn finish(&mut self) -> Result<(), String> {
         self.end_all_outages()?;
         sleep(LEASE).await;
@@ -483,7 +486,7 @@ impl Fleet {
         self.compare().await
     }
 
-    /// When everything is clean, the caches keep within their limit, but for one content.
+    /// Checks that the caches keep within their limit, but for one content, when everything is clean.
     fn compare_sizes(&self) -> Result<(), String> {
         for (client, machine) in self.world.machines().iter().enumerate() {
             let bytes = machine.client().status().cache_bytes;

@@ -1,11 +1,11 @@
 //! The reference for clients whose operations overlap: what each saw must have been true in one order of the updates.
 //!
-//! What can change by itself is a [`Register`]: the content of a file, its mode, the meaning of a name. An update takes
-//! effect at one moment between its beginning and its acknowledgement, or the first sight that another client has of
-//! it; one that begins later follows it. Once an update is acknowledged nobody may be shown what it followed
-//! (close-to-open: consistency.md, "What a user may rely on"), and before that nobody who has seen it. Updates that
-//! nobody acknowledged, because their client died or gave up, may take effect at any later time or never; their own
-//! client shows them until then.
+//! A [`Register`] is anything that can change by itself: the content of a file, its mode, the meaning of a name. An
+//! update takes effect at one moment between its beginning and its acknowledgement, or the first sight that another
+//! client has of it; one that begins later follows it. Once an update is acknowledged nobody may be shown what it
+//! followed (close-to-open: consistency.md, "What a user may rely on"), and before that no client that has seen it.
+//! Updates that nobody acknowledged, because their client died or gave up, may take effect at any later time or never;
+//! their own client shows them until then.
 //!
 //! Moments are counted, not timed: much happens at one instant of virtual time.
 
@@ -14,10 +14,10 @@ use std::fmt;
 
 use mafs_proto::VnodeId;
 
-/// What changes by itself.
+/// Part of the state that changes by itself.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Register {
-    /// What a name in the root means: 0, or a vnode.
+    /// The meaning of a name in the root: 0, or a vnode.
     Name(String),
     /// Which update wrote a file last: 0 for none yet.
     Content(VnodeId),
@@ -25,12 +25,12 @@ pub enum Register {
     Mode(VnodeId),
     /// An extended attribute of an object; 0: it has none.
     Xattr(VnodeId),
-    /// Which names a file has: who removes one must know of the others.
+    /// The names of a file: a client that removes one must know of the others.
     Links(VnodeId),
 }
 
 impl Register {
-    /// Those of an object.
+    /// Returns the registers of an object.
     pub(crate) fn of(vnode: VnodeId) -> [Self; 4] {
         [Self::Content(vnode), Self::Mode(vnode), Self::Xattr(vnode), Self::Links(vnode)]
     }
@@ -52,7 +52,7 @@ struct Update {
     acknowledged: Option<Moment>,
 }
 
-/// That a client was shown a value, in an answer asked for at `began` and given at `ended`.
+/// A sight: a client was shown a value, in an answer asked for at `began` and given at `ended`.
 struct Sight {
     register: Register,
     value: u64,
@@ -61,7 +61,7 @@ struct Sight {
     ended: Moment,
 }
 
-/// What happened so far.
+/// The updates and sights so far.
 #[derive(Default)]
 pub struct History {
     now: Moment,
@@ -70,27 +70,27 @@ pub struct History {
 }
 
 impl History {
-    /// The present, which never comes again.
+    /// Returns the present moment, which never comes again.
     pub fn now(&mut self) -> u64 {
         self.now += 1;
         self.now
     }
 
-    /// An update begins; which value it gives may be known only afterwards.
+    /// Notes that an update begins; which value it gives may be known only afterwards.
     pub fn begin(&mut self, client: usize, register: Register, value: Option<u64>) -> UpdateId {
         let began = self.now();
         self.updates.push(Update { register, value, client, began, acknowledged: None });
         UpdateId(self.updates.len() - 1)
     }
 
-    /// An update was acknowledged, and gave this value.
+    /// Notes that an update was acknowledged, and gave this value.
     pub fn acknowledge(&mut self, id: UpdateId, value: u64) {
         let now = self.now();
         let update = &mut self.updates[id.0];
         (update.acknowledged, update.value) = (Some(now), Some(value));
     }
 
-    /// A client that asked at `began` is shown a value now.
+    /// Notes that a client that asked at `began` is shown a value now.
     pub fn see(&mut self, client: usize, register: Register, value: u64, began: u64) {
         let ended = self.now();
         self.sights.push(Sight { register, value, client, began, ended });
@@ -141,7 +141,7 @@ fn check_register(register: &Register, updates: &[&Update], sights: &[&Sight]) -
     Ok(())
 }
 
-/// When an update was in effect for certain.
+/// Returns when an update was in effect for certain.
 fn effective_by(update: &Update, updates: &[&Update], sights: &[&Sight]) -> Moment {
     let acknowledged = update.acknowledged.unwrap_or(Moment::MAX);
     let ambiguous = updates.iter().filter(|other| other.value == update.value).count() > 1;
@@ -175,7 +175,7 @@ impl fmt::Display for Sight {
     }
 }
 
-/// Exclusive makings of one name: who tried, and what came of it.
+/// Exclusive makings of names: the clients that tried each, and the outcomes.
 #[derive(Default)]
 pub struct Contests(BTreeMap<String, Contest>);
 
@@ -186,19 +186,20 @@ struct Contest {
     unknown: BTreeSet<usize>,
 }
 
-/// What came of an attempt to make a name that must be free.
+/// Outcome of an attempt to make a name that must be free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attempt {
-    /// It was made.
+    /// The name was made.
     Won,
-    /// It was there.
+    /// The name was there.
     Lost,
-    /// No answer.
+    /// No answer has come.
     Unknown,
 }
 
 impl Contests {
-    /// A client has tried to make a name. One that has begun and is never heard of again is `Unknown`.
+    /// Notes that a client has tried to make a name. An attempt that has begun and is never heard of again is
+    /// `Unknown`.
     pub fn note(&mut self, name: &str, client: usize, attempt: Attempt) {
         let contest = self.0.entry(name.to_owned()).or_default();
         contest.unknown.remove(&client);

@@ -17,21 +17,21 @@ use crate::network::Path;
 use crate::step::{Actor, NAMES, Record, Step};
 use crate::world::{LEASE, World};
 
-/// What [`run_for`] saw.
+/// Observations of [`run_for`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Hour {
-    /// What was done when, and what was seen of the queues.
+    /// Lines that tell what was done when, and what was seen of the queues.
     pub trace: Vec<String>,
-    /// What people did.
+    /// The number of steps that people did.
     pub steps: usize,
     /// How many of these steps were done or refused; the others failed because the server could not be reached.
     pub answered: usize,
 }
 
 const CLIENTS: usize = 2;
-/// At each machine.
+/// People at each machine.
 const PEOPLE: usize = 2;
-/// Between two steps of somebody.
+/// Pause between two steps of a person.
 const THINKING: Duration = Duration::from_secs(30);
 /// The steps with numbers beyond this write 900 KB or more: several times what of each may wait in an engine.
 const LARGE: u64 = 180_000;
@@ -48,20 +48,20 @@ const CHECKED_EVERY: Duration = Duration::from_secs(1);
 /// A step has up to 8 calls, each of which has 21 s; the breaks of one may wait for the lease of whoever is away, and
 /// the slowest network carries the large contents of two people in 80 s.
 const STEP_MAX: Duration = Duration::from_secs(8 * 21 + 62 + 80);
-/// What may wait in the engine of a client: of each content that is sent, two of the largest chunks and one piece of
-/// what is read from the disk at a time.
+/// Bytes that may wait in the engine of a client: of each content that is sent, two of the largest chunks and one
+/// piece of what is read from the disk at a time.
 const QUEUED_BYTES_MAX: u64 = PEOPLE as u64 * (2 * (64 << 10) + (256 << 10));
 /// All tasks in the world: some ten of each client and its connection, and what the last connection has left.
 const TASKS_MAX: usize = 64;
-/// What all machines are in at the end, for [`CALM`].
+/// The network of all machines at the end, for [`CALM`].
 const LAST: &str = "lan";
 const CALM: Duration = LEASE.saturating_mul(2);
 
 /// Lets people use two machines for `time`, from `seed`, over links of arpc's named profiles that change.
 ///
 /// # Errors
-/// What no order of the updates explains, a step that does not end, a queue that grows, something that is left: with
-/// the seed and the end of the trace.
+/// Behavior that no order of the updates explains, a step that does not end, a queue that grows, something that is
+/// left: with the seed and the end of the trace.
 pub async fn run_for(seed: u64, time: Duration) -> Result<Hour, String> {
     let mut random = Random::new(seed);
     let paths = (0..CLIENTS).map(|_| network(&mut random).1).collect();
@@ -85,7 +85,7 @@ fn move_all(world: &World, paths: Vec<Path>) {
     world.machines().iter().zip(paths).for_each(|(machine, path)| machine.move_to(path, None));
 }
 
-/// Some network that works, now and then at least.
+/// Chooses a network that works, now and then at least.
 fn network(random: &mut Random) -> (&'static str, Path) {
     let working: Vec<&str> = Profile::NAMES.into_iter().filter(|name| *name != "down").collect();
     let name = random.one_of(&working);
@@ -97,7 +97,7 @@ fn named(name: &str, seed: u64) -> Path {
     Path::Link(Box::new(Profile::named(name, seed).expect("a name of the table")))
 }
 
-/// From half to twice.
+/// Draws a time from half of this one to twice as long.
 fn about(random: &mut Random, time: Duration) -> Duration {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Duration::from_millis(ms / 2 + random.below(ms * 3 / 2))
@@ -137,7 +137,7 @@ impl Run {
         self.settle(world).await
     }
 
-    /// That no queue of a client grows, nor the number of tasks in the world.
+    /// Checks that no queue of a client grows, nor the number of tasks in the world.
     fn check(&self, machine: &Machine) -> Result<(), String> {
         let report = machine.client().status();
         let (queued, tasks) = (report.queued_bytes.iter().sum::<u64>(), Handle::current().metrics().num_alive_tasks());
@@ -153,7 +153,7 @@ impl Run {
         Ok(())
     }
 
-    /// On good links everything is sent, and nothing is left to do.
+    /// Checks that on good links everything is sent, and nothing is left to do.
     async fn settle(&mut self, world: &mut World) -> Result<(), String> {
         world.machines().iter().for_each(Machine::restore_link);
         move_all(world, vec![named(LAST, 0); CLIENTS]);
@@ -177,7 +177,7 @@ impl Run {
 struct Move {
     client: usize,
     at: Instant,
-    /// It is out of reach until then.
+    /// Whether the machine is out of reach until then.
     away: bool,
 }
 
@@ -203,7 +203,7 @@ impl Move {
     }
 }
 
-/// Somebody who uses a machine.
+/// A person at a machine.
 struct Person {
     number: usize,
     actor: Actor,
@@ -245,7 +245,7 @@ impl Person {
     }
 }
 
-/// What happened so far. Clones are the same.
+/// Record of what happened so far. Clones are the same.
 #[derive(Clone)]
 struct Log {
     start: Instant,

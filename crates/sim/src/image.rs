@@ -1,4 +1,4 @@
-//! What a crash of the server leaves, and what it would have left on the way there.
+//! Images of the server's disk: what a crash leaves, and what it would have left on the way there.
 
 use std::io;
 
@@ -14,13 +14,14 @@ const SEGMENT_HEADER_BYTES: usize = 28;
 const RECORD_HEADER_BYTES: usize = 24;
 const SEAL: u32 = u32::MAX;
 
-/// What is on the disk of a server that has crashed.
+/// The disk of a server that has crashed.
 #[derive(Clone)]
 pub struct ServerImage(pub(crate) MemoryStorage);
 
 impl ServerImage {
-    /// What a crash would have left after each transaction since `before`: those that became durable together are
-    /// told apart, for a crash may leave any of the first of them. The last is this image, but for what was tidied up.
+    /// Returns what a crash would have left after each transaction since `before`. Transactions that became durable
+    /// together are told apart, for a crash may leave any of the first of them. The last image is this one, but for
+    /// what was tidied up.
     ///
     /// # Errors
     /// If the journal is not what it was with more behind it.
@@ -40,7 +41,7 @@ impl ServerImage {
         new.map(|end| self.at(before, &path, &journal[..end])).collect()
     }
 
-    /// The image before, with contents that have come since and this journal.
+    /// Returns the image before, with contents that have come since and this journal.
     fn at(&self, before: &Self, path: &str, journal: &[u8]) -> io::Result<Self> {
         let image = before.0.kill(journal.len() as u64);
         add_missing(self.0.memory_disk(), image.memory_disk(), CONTENT)?;

@@ -1,10 +1,10 @@
-//! A kernel twin: what stands between programs and [`Vfs`] on a machine, as fs/fuse of Linux 6.18 does.
+//! A kernel twin: it stands between programs and [`Vfs`] on a machine, as fs/fuse of Linux 6.18 does.
 //!
-//! Programs call it as they call Linux: by paths and descriptors. It keeps attributes, names and pages as long as it
-//! may, and asks the daemon for the rest; it takes containers and writes into them itself, also inside the daemon's
-//! steps (`backing`); it flushes at each close of a descriptor and releases some time later; its mappings outlive their
-//! descriptors. Requests wait before the daemon sees them, and answers before the kernel does, so that notifications
-//! overtake them. All that is left open so follows from a seed.
+//! Programs call the twin as they call Linux: by paths and descriptors. The twin keeps attributes, names and pages as
+//! long as it may, and asks the daemon for the rest; it takes containers and writes into them itself, also inside the
+//! daemon's steps (`backing`); it flushes at each close of a descriptor and releases some time later; its mappings
+//! outlive their descriptors. Requests wait before the daemon sees them, and answers before the kernel does, so that
+//! notifications overtake them. All that is left open so follows from a seed.
 //!
 //! Left out is what the client does not ask the kernel for (a writeback cache, automatic invalidation), and what no
 //! program here does: O_DIRECT, splice, fallocate, locks, symlinks in paths. Directories are listed anew each time.
@@ -60,11 +60,11 @@ pub struct Kernel {
     vfs: Vfs,
     shared: Arc<Mutex<State>>,
     backings: Backings,
-    /// What the daemon has given out: its own part of the edge.
+    /// Containers that the daemon has given out: its own part of the edge.
     given: Arc<Given<Backing>>,
 }
 
-/// What the kernel keeps.
+/// State of the kernel.
 struct State {
     random: Random,
     /// Whether requests and answers take any time at all.
@@ -86,7 +86,7 @@ struct State {
     next: u64,
 }
 
-/// What a name means.
+/// The meaning of a name.
 struct Entry {
     /// `None`: nothing.
     vnode: Option<VnodeId>,
@@ -103,7 +103,7 @@ struct OpenFile {
     handle: FileHandle,
     mode: OpenMode,
     backing: Option<Backing>,
-    /// Reads go to the daemon, past the pages.
+    /// Whether reads go to the daemon, past the pages.
     direct: bool,
     /// Descriptors, and mappings of files whose pages the kernel keeps.
     users: u32,
@@ -130,12 +130,12 @@ impl Unmounted {
         Self { shared: Arc::new(Mutex::new(state)), backings: Backings::new(seed ^ 1) }
     }
 
-    /// The disk for the daemon, whose containers programs change by way of the kernel.
+    /// Returns the disk for the daemon, whose containers programs change by way of the kernel.
     pub(crate) fn disk(&self, disk: MemoryDisk) -> Arc<dyn Disk> {
         self.backings.watch(disk)
     }
 
-    /// The daemon answers.
+    /// Mounts the file system: the daemon answers.
     pub(crate) fn mount(self, vfs: Vfs) -> Kernel {
         vfs.set_kernel_cache(Arc::new(notify::Edge::new(Arc::clone(&self.shared))));
         Kernel { vfs, shared: self.shared, backings: self.backings, given: Arc::default() }
@@ -143,7 +143,7 @@ impl Unmounted {
 }
 
 impl Kernel {
-    /// The daemon behind it.
+    /// Returns the daemon behind the kernel.
     #[must_use]
     pub fn vfs(&self) -> &Vfs {
         &self.vfs
@@ -156,7 +156,7 @@ impl Kernel {
         }
     }
 
-    /// The daemon is gone, or will be: it is told nothing more.
+    /// Ends all requests: the daemon is gone, or will be, and is told nothing more.
     pub(crate) fn end(&self) {
         self.state().ended.send_replace(true);
     }
@@ -166,8 +166,8 @@ impl Kernel {
         self.backings.end_all();
     }
 
-    /// The daemon has been killed, and left this disk. Programs outlive it, and go on with the containers that they
-    /// have; everything else is ENOTCONN.
+    /// Goes on without the daemon, which has been killed and has left this disk. Programs outlive it, and go on with
+    /// the containers that they have; everything else is ENOTCONN.
     pub(crate) fn outlive(&self, disk: &MemoryDisk) {
         let mut state = self.state();
         for file in state.files.values_mut() {
@@ -218,7 +218,8 @@ impl Kernel {
         self.forget_unused(&mut self.state(), |inode| inode.attributes().links == 0);
     }
 
-    /// A request to the daemon: it waits before that sees it, and the answer before the kernel does.
+    /// Sends a request to the daemon. The request waits before the daemon sees it, and the answer before the kernel
+    /// does.
     async fn ask<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, Errno> {
         self.pause().await;
         let answer = self.hear(request).await?;
@@ -226,8 +227,8 @@ impl Kernel {
         Ok(answer?)
     }
 
-    /// The same of a request whose answer the kernel keeps. `keep` takes it in; the daemon tells again what has changed
-    /// meanwhile, before or after that.
+    /// Sends a request like [`Self::ask`], whose answer the kernel keeps. `keep` takes the answer in; the daemon tells
+    /// again what has changed meanwhile, before or after that.
     async fn ask_and_keep<T, R>(
         &self,
         request: impl Future<Output = Result<T, Error>>,
@@ -258,7 +259,7 @@ impl Kernel {
         }
     }
 
-    /// A write takes longer now and then: programs wait for a processor, and for pages.
+    /// Pauses in a write, now and then for longer: programs wait for a processor, and for pages.
     async fn linger(&self) {
         self.pause().await;
         let (yields, ms) = {
@@ -292,7 +293,7 @@ impl Kernel {
 }
 
 impl State {
-    /// A number that nothing else has.
+    /// Returns a number that nothing else has.
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -315,13 +316,13 @@ impl State {
         }
     }
 
-    /// The daemon has told of an object. What it tells counts if it was asked for after the last change.
+    /// Takes what the daemon has told of an object. The attributes count if they were asked for after the last change.
     fn tell(&mut self, object: &Object, keep: Duration, asked: Option<Version>) {
         let told = Attributes::of(object);
         self.change(object.fid.vnode, |inode, next| inode.tell(told, until(keep), asked, next));
     }
 
-    /// The same of one that the daemon has counted as looked up.
+    /// Takes what the daemon has told of an object that it has counted as looked up.
     fn look_up(&mut self, object: &Object, keep: Duration, asked: Option<Version>) {
         self.inodes.entry(object.fid.vnode).or_insert_with(|| Inode::new(object)).lookups += 1;
         self.tell(object, keep, asked);
@@ -332,7 +333,7 @@ fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// When something told now is to be asked for again; what may not be kept at all has no such time.
+/// Returns when something told now is to be asked for again. There is no such time if it may not be kept at all.
 fn until(keep: Duration) -> Option<Instant> {
     (keep > Duration::ZERO).then(|| Instant::now() + keep)
 }

@@ -24,7 +24,7 @@ use crate::world::{Crash, damage_files};
 /// How long an operation of a client waits for the server, by default.
 const DEADLINE: Duration = Duration::from_secs(21);
 
-/// What a backup of a cache holds.
+/// Contents of a backup of a cache.
 pub struct CacheImage {
     disk: MemoryDisk,
     kv: MemoryKv,
@@ -57,10 +57,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with an empty cache; the client is down. No two have the same number.
+    /// Makes a machine with an empty cache; the client is down. No two have the same number.
     ///
     /// # Errors
-    /// What the disk says.
+    /// The disk's error.
     pub(crate) fn new(number: usize, link: Link, passthrough: bool) -> io::Result<Self> {
         let disk = MemoryDisk::new();
         let kv = MemoryKv::new().on(&disk);
@@ -95,68 +95,68 @@ impl Machine {
         })
     }
 
-    /// How much the cache holds from the next start on; 1 MB at first.
+    /// Sets how much the cache holds from the next start on; 1 MB at first.
     pub fn set_cache_limit_bytes(&mut self, bytes: u64) {
         self.cache_limit_bytes = bytes;
     }
 
-    /// How long an operation waits for the server, from the next start on; 21 s at first.
+    /// Sets how long an operation waits for the server, from the next start on; 21 s at first.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
 
-    /// Whether what is cached is used while the server is out of reach, from the next start on; not at first.
+    /// Sets whether what is cached is used while the server is out of reach, from the next start on; not at first.
     pub fn set_disconnected(&mut self, disconnected: bool) {
         self.disconnected = disconnected;
     }
 
-    /// Who grants locks while the server is out of reach, from the next start on.
+    /// Sets the side that grants locks while the server is out of reach, from the next start on.
     pub fn set_locking(&mut self, locking: Locking) {
         self.locking = locking;
     }
 
-    /// Whether what will be opened next is fetched before that, from the next start on.
+    /// Sets whether what will be opened next is fetched before that, from the next start on.
     pub fn set_prefetch(&mut self, prefetch: bool) {
         self.prefetch = prefetch;
     }
 
-    /// By how many millionths of the world's time its clock goes on, from the next start on.
+    /// Sets by how many millionths of the world's time the machine's clock goes on, from the next start on.
     pub fn set_clock_rate(&mut self, ppm: u32) {
         self.clock_ppm = ppm;
     }
 
-    /// By how many seconds its time of day is ahead of the world's, from now on.
+    /// Sets by how many seconds the machine's time of day is ahead of the world's, from now on.
     pub fn set_time_of_day(&self, ahead_s: i64) {
         self.wall_ahead_s.store(ahead_s, Ordering::Relaxed);
     }
 
-    /// From the next start on, for comparison.
+    /// Sets the scheduling from the next start on, for comparison.
     pub fn set_scheduling(&mut self, scheduling: Scheduling) {
         self.scheduling = scheduling;
     }
 
-    /// When the server gets changes, from the next start on.
+    /// Sets when the server gets changes, from the next start on.
     pub fn set_writeback(&mut self, writeback: Writeback) {
         self.writeback = writeback;
     }
 
-    /// When close returns, from the next start on.
+    /// Sets when close returns, from the next start on.
     pub fn set_close(&mut self, close: Close) {
         self.close = close;
     }
 
-    /// What an open gets whose newest version does not come, from the next start on.
+    /// Sets what an open gets if the newest version does not come, from the next start on.
     pub fn set_stale(&mut self, stale: Stale) {
         self.stale = stale;
     }
 
-    /// Where fsync makes content durable, from the next start on.
+    /// Sets where fsync makes content durable, from the next start on.
     pub fn set_fsync(&mut self, fsync: Fsync) {
         self.fsync = fsync;
     }
 
-    /// Puts a kernel between programs and the client, from the next start on. What it leaves open so follows from the
-    /// seed.
+    /// Puts a kernel between programs and the client, from the next start on. All that the kernel leaves open follows
+    /// from the seed.
     pub fn set_kernel(&mut self, seed: u64) {
         self.kernel_seed = Some(seed);
     }
@@ -299,7 +299,7 @@ impl Machine {
     /// Leaves this many bytes free on the disk.
     ///
     /// # Errors
-    /// What the disk says.
+    /// The disk's error.
     pub fn limit_disk(&self, bytes_free: u64) -> io::Result<()> {
         let space = self.disk.space()?;
         self.disk.set_capacity(space.bytes_total - space.bytes_free + bytes_free);
@@ -320,7 +320,7 @@ impl Machine {
         self.link.cut();
     }
 
-    /// The machine comes to another network: new connections go this way. The one it has breaks, or is never heard of
+    /// Moves the machine to another network: new connections go this way. The one it has breaks, or is never heard of
     /// again, as when an address has changed; if so, that ends after `silence`.
     pub(crate) fn move_to(&self, path: Path, silence: Option<Duration>) {
         self.link.set_path(path);
@@ -349,17 +349,17 @@ impl Machine {
         self.link.is_open()
     }
 
-    /// Nothing arrives any more, and nobody is told, until [`Self::break_silence`].
+    /// Lets nothing arrive any more, and tells nobody, until [`Self::break_silence`].
     pub fn fall_silent(&self, silence: Silence) {
         self.link.fall_silent(silence);
     }
 
-    /// The same for some time; if it is `lost`, what has waited never arrives.
+    /// Falls silent like [`Self::fall_silent`], for some time; if it is `lost`, what has waited never arrives.
     pub fn fall_silent_for(&self, silence: Silence, time: Duration, lost: bool) {
         self.link.fall_silent_for(silence, time, lost);
     }
 
-    /// A byte of the next frame, or payload, with so many of them changes.
+    /// Changes a byte of the next frame, or payload, that has so many.
     pub fn harm(&self, harm: Harm, to: Direction, at: u64) {
         self.link.harm(harm, to, at);
     }
@@ -374,7 +374,7 @@ impl Machine {
         self.link.is_open() && self.link.silence().is_none_or(|silence| silence.connecting == Connecting::Works)
     }
 
-    /// The server has died.
+    /// Notes that the server has died.
     pub(crate) fn end_server(&self) {
         self.link.end_server();
     }

@@ -7,7 +7,7 @@ use mafs_proto::FsError;
 
 use crate::operation::{Operation, Outcome};
 
-/// Where an object is, as the model names objects.
+/// The model's name for an object.
 type Id = u64;
 
 /// The root directory.
@@ -40,7 +40,7 @@ pub struct Seen {
     pub xattrs: Xattrs,
 }
 
-/// What an object is.
+/// The kind of an object, with what it holds.
 #[derive(Clone, PartialEq, Eq)]
 pub enum SeenObject {
     /// A file: content, permissions, links.

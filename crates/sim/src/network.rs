@@ -16,66 +16,66 @@ use mafs_server::Server;
 
 use crate::VirtualClock;
 
-/// Between a stranger and the server.
+/// Delay between a stranger and the server.
 const STRANGER_DELAY: Duration = Duration::from_millis(5);
 
-/// What is between a client and the server.
+/// The path between a client and the server.
 #[derive(Clone, Debug)]
 pub enum Path {
     /// Frames of any size take this long, one way.
     Delay(Duration),
     /// An emulated link.
     Link(Box<Profile>),
-    /// The same behind the server's uplink, which is that of other clients too.
+    /// An emulated link behind the server's uplink, which is that of other clients too.
     Behind(Uplink, Box<Profile>),
 }
 
-/// What all links lead to: the server, if it is up.
+/// The end of all links: the server, if it is up.
 #[derive(Clone)]
 pub(crate) struct Network {
     pub(crate) clock: VirtualClock,
     server: Arc<Mutex<Option<Arc<Server>>>>,
-    /// Made so far over emulated links.
+    /// Connections made so far over emulated links.
     connections: Arc<AtomicU64>,
 }
 
-/// What a silent link does: nothing arrives, and nobody is told. What is sent waits, as in the buffers of TCP.
+/// Behavior of a silent link: nothing arrives, and nobody is told. Bytes that are sent wait, as in the buffers of TCP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Silence {
-    /// Who hears nothing.
+    /// The direction in which nothing arrives.
     pub way: Way,
-    /// What becomes of a new connection.
+    /// The fate of a new connection.
     pub connecting: Connecting,
 }
 
-/// Where nothing arrives.
+/// Direction in which nothing arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// The client cannot send, but receive.
+    /// The client cannot send, but it receives.
     ToServer,
-    /// The client cannot receive, but send.
+    /// The client cannot receive, but it sends.
     ToClient,
-    /// Neither.
+    /// Nothing arrives in either direction.
     Both,
 }
 
-/// Where a byte changes.
+/// Place where a byte changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Harm {
     /// Between the ends, where the check of its frame shows it.
     OnItsWay,
-    /// In the memory of an end, where no check does.
+    /// In the memory of an end, where no check shows it.
     InMemory,
 }
 
-/// What becomes of a connection that is made over a silent link.
+/// Fate of a connection that is made over a silent link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Connecting {
-    /// It is not made before the silence ends: nobody answers.
+    /// The connection is not made before the silence ends: nobody answers.
     Hangs,
-    /// It works: the client has come to another address.
+    /// The connection works: the client has come to another address.
     Works,
-    /// It is made, and as silent as the others: something on the way answers in place of the server.
+    /// The connection is made, and as silent as the others: something on the way answers in place of the server.
     Deceives,
 }
 
@@ -89,15 +89,15 @@ pub(crate) struct Link {
 }
 
 struct State {
-    /// Of connections to come.
+    /// The path of connections to come.
     path: Path,
     /// Whether connections can be made.
     open: bool,
-    /// Void connectors belong to programs that have died.
+    /// Number of the program that uses the link. Connectors of programs that have died are void.
     life: u64,
     cables: Vec<Cable>,
     silence: Option<Silence>,
-    /// Those that are silent.
+    /// Cables that are silent.
     silent_cables: Vec<Cable>,
     /// Counts the beginnings and ends of silence.
     round: u64,
@@ -150,7 +150,7 @@ impl Link {
         self.network.clock
     }
 
-    /// New connections go another way from now on.
+    /// Lets new connections go another way from now on.
     pub(crate) fn set_path(&self, path: Path) {
         lock(&self.state).path = path;
     }
@@ -175,7 +175,7 @@ impl Link {
         lock(&self.state).open
     }
 
-    /// The link falls silent. A silence that has begun before goes on for its connections.
+    /// Lets the link fall silent. A silence that has begun before goes on for its connections.
     pub(crate) fn fall_silent(&self, silence: Silence) {
         let mut state = lock(&self.state);
         state.silence = Some(silence);
@@ -185,7 +185,7 @@ impl Link {
         state.silent_cables.extend(cables);
     }
 
-    /// The same for some time. If it is `lost`, what has waited never arrives: the connections end.
+    /// Lets the link fall silent for some time. If it is `lost`, what has waited never arrives: the connections end.
     pub(crate) fn fall_silent_for(&self, silence: Silence, time: Duration, lost: bool) {
         self.fall_silent(silence);
         let (link, round) = (self.clone(), lock(&self.state).round);
@@ -212,7 +212,7 @@ impl Link {
         self.changed.send_replace(());
     }
 
-    /// A byte of what travels next by the newest connection changes: see [`Cable::flip`] and [`Cable::spoil`].
+    /// Changes a byte of what travels next by the newest connection: see [`Cable::flip`] and [`Cable::spoil`].
     pub(crate) fn harm(&self, harm: Harm, to: Direction, at: u64) {
         let state = lock(&self.state);
         let Some(cable) = state.cables.last() else { return };
@@ -226,20 +226,20 @@ impl Link {
         lock(&self.state).silence
     }
 
-    /// The program that used the link has died.
+    /// Notes that the program that used the link has died.
     pub(crate) fn end_life(&self) {
         lock(&self.state).life += 1;
         self.end_connections(Direction::ToConnector);
         self.changed.send_replace(());
     }
 
-    /// The server has died.
+    /// Notes that the server has died.
     pub(crate) fn end_server(&self) {
         self.end_connections(Direction::ToAcceptor);
     }
 
-    /// The program at one end of all connections has died. The other end hears of that, unless the link is silent: then
-    /// it hears first of what was sent before.
+    /// Notes that the program at one end of all connections has died. The other end hears of that, unless the link is
+    /// silent: then it hears first of what was sent before.
     fn end_connections(&self, end: Direction) {
         let mut state = lock(&self.state);
         state.cables.drain(..).for_each(|cable| cable.cut());

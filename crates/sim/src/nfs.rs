@@ -1,9 +1,9 @@
 //! NFS over UDP as the wireless papers ran it (papers 000 and 001), over the link model: the baseline of their tables.
 //!
-//! A file goes in blocks: a call and a reply for each, some under way at a time. Either is one datagram in fragments of
-//! at most 1500 bytes. A fragment that is lost loses the datagram, and a timer sends the call again. So it costs at
-//! least 700 ms to lose one packet. What hosts of the time add is here too: they take packets out of their adapters
-//! more slowly than the link brings them, and what finds no room there is lost.
+//! A file goes in blocks: a call and a reply for each, some under way at a time. Either is one datagram in fragments
+//! of at most 1500 bytes. A fragment that is lost loses the datagram, and a timer sends the call again. So it costs at
+//! least 700 ms to lose one packet. Hosts of the time are here too: they take packets out of their adapters more
+//! slowly than the link brings them, and packets that find no room there are lost.
 //!
 //! No real time passes and no socket is opened: a transfer is a function of its parameters and the link's seed.
 

@@ -1,4 +1,4 @@
-//! What a user of the file system does: whole operations on paths, as programs combine system calls.
+//! Operations of a user of the file system: whole ones on paths, as programs combine system calls.
 
 mod programs;
 
@@ -18,14 +18,14 @@ pub enum Operation {
     Write {
         /// Where.
         path: String,
-        /// What it holds then.
+        /// The content that it holds then.
         content: Vec<u8>,
     },
     /// Adds to a file, in two writes, and closes it.
     Append {
         /// Where.
         path: String,
-        /// What is added.
+        /// The bytes that are added.
         content: Vec<u8>,
     },
     /// Overwrites a part of a file, and again while the first of it is being sent, as two programs would, and closes
@@ -65,7 +65,7 @@ pub enum Operation {
         path: String,
         /// The attribute.
         name: String,
-        /// What it holds then.
+        /// The value that it holds then.
         value: Vec<u8>,
     },
     /// removexattr(2).
@@ -84,7 +84,7 @@ pub enum Operation {
     Symlink {
         /// Where.
         path: String,
-        /// What it points at.
+        /// The path that it points at.
         target: String,
     },
     /// link(2).
@@ -113,10 +113,10 @@ pub enum Operation {
     },
 }
 
-/// What an operation answered.
+/// The answer of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It was done; a read gives its content.
+    /// The operation was done; a read gives its content.
     Done(Option<Vec<u8>>),
     /// The file system does not allow it.
     Refused(FsError),
@@ -137,8 +137,8 @@ impl Outcome {
 
 pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 1000 };
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e.txt", "f"];
-/// Some contents travel inside the journal record (up to 16 KB), some in files of their own.
 const XATTRS: [&str; 3] = ["user.a", "user.b", "user.c"];
+/// Some contents travel inside the journal record (up to 16 KB), some in files of their own.
 const SIZES: [u64; 4] = [1, 100, 5_000, 40_000];
 
 impl Operation {
@@ -199,7 +199,7 @@ impl Operation {
         }
     }
 
-    /// Whether it is about a path, or one above it.
+    /// Whether the operation is about a path, or one above it.
     pub(crate) fn touches(&self, path: &str) -> bool {
         let above =
             |of: &String| path == of || path.strip_prefix(of.as_str()).is_some_and(|rest| rest.starts_with('/'));
@@ -220,7 +220,7 @@ impl Operation {
         }
     }
 
-    /// Does it, as programs would.
+    /// Does the operation, as programs would.
     pub async fn perform(&self, vfs: &Vfs) -> Outcome {
         match self.try_perform(vfs).await {
             Ok(content) => Outcome::Done(content),
@@ -317,7 +317,7 @@ pub(crate) async fn snapshot(vfs: &Vfs) -> Result<Snapshot, Error> {
     Ok(seen)
 }
 
-/// The entries of a directory, without `.` and `..`.
+/// Lists the entries of a directory, without `.` and `..`.
 pub(crate) async fn names_in(vfs: &Vfs, vnode: VnodeId) -> Result<Vec<DirEntry>, Error> {
     let dots = 2;
     Ok(vfs.read_dir(vnode, 0, usize::MAX).await?.entries.split_off(dots))

@@ -22,7 +22,8 @@ pub async fn run(seed: u64, operations: usize, delay: Duration, faults: Faults) 
     run_in_turns(seed, 1, operations, delay, faults).await
 }
 
-/// The same with a kernel between programs and the client, which sends its changes in one of these ways.
+/// Runs operations like [`run_in_turns`], with a kernel between programs and each client, which sends its changes in
+/// this way.
 ///
 /// # Errors
 /// The first answer or tree that the model does not allow, with the seed and the end of the trace.
@@ -38,7 +39,7 @@ pub async fn run_above_kernel(
     run_all(seed, setup, operations, delay, faults).await
 }
 
-/// The same with a client that sends its changes in the background, in one of these ways.
+/// Runs operations like [`run`], with a client that sends its changes in the background, in this way.
 ///
 /// # Errors
 /// The first answer or tree that the model does not allow, with the seed and the end of the trace.
@@ -52,8 +53,8 @@ pub async fn run_in_background(
     run_all(seed, Setup { clients: 1, writeback, kernel: false }, operations, delay, faults).await
 }
 
-/// The same with operations of `clients` clients, one at a time. What one has been answered all others must show, also
-/// one that is cut off: it may fail, and must once its lease has lapsed.
+/// Runs operations like [`run`], of `clients` clients, one at a time. All others must show what one has been answered.
+/// A client that is cut off may fail instead, and must once its lease has lapsed.
 ///
 /// # Errors
 /// The first answer or tree that the model does not allow, with the seed and the end of the trace.
@@ -124,21 +125,21 @@ struct Run {
     faults: Faults,
     /// The client that is cut off.
     cut_off: Option<CutOff>,
-    /// What that one may show as well, because operations since then have had no answer.
+    /// Trees that this client may show as well, because operations since then have had no answer.
     unanswered: Vec<Model>,
-    /// What these were about: nobody knows what that one has of it.
+    /// Operations without an answer: nobody knows what this client has of them.
     uncertain: Vec<Operation>,
     trace: Vec<String>,
 }
 
-/// That a client is cut off, or that its link is silent.
+/// A client that is cut off, or whose link is silent.
 #[derive(Clone, Copy)]
 struct CutOff {
     client: usize,
     since: Instant,
     /// When a silence ends by itself.
     until: Option<Instant>,
-    /// Whether it may be that a new connection works.
+    /// Whether a new connection may work.
     may_connect: bool,
 }
 
@@ -149,10 +150,10 @@ const TIMERS: Duration = Duration::from_millis(2);
 /// up, and an operation has 21 s.
 const SILENCE_SURVIVED: Duration = Duration::from_secs(8);
 
-/// A client that is reachable hears within this time of what nobody has been acknowledged yet.
+/// A client that is reachable hears within this time of an update that was acknowledged to nobody yet.
 const CATCH_UP: Duration = Duration::from_secs(10);
 
-/// What was logged is durable on the client's disk after this time: consistency.md says 1 s.
+/// A logged record is durable on the client's disk after this time: consistency.md says 1 s.
 const DURABLE_AFTER: Duration = Duration::from_millis(1500);
 
 /// How often a client that was refused an answer is asked to send what it has: longer than a lease in all.
@@ -188,7 +189,7 @@ impl Run {
         expect(&seen, &self.model.snapshot(), "on the server")
     }
 
-    /// Some client that is not cut off.
+    /// Chooses a client that is not cut off.
     fn connected_client(&mut self) -> usize {
         let clients = self.world.machines().len();
         let client = some_client(&mut self.random, clients);
@@ -260,8 +261,8 @@ impl Run {
         self.judge(actor, operation, outcome).await
     }
 
-    /// An operation during which a fault strikes. The client survives faults of link and server, so the operation must
-    /// succeed all the same; of its own crash only what was answered must survive.
+    /// Does an operation during which a fault strikes. The client survives faults of link and server, so the operation
+    /// must succeed all the same; of its own crash only what was answered must survive.
     async fn disturbed(&mut self, actor: usize, operation: &Operation, strike: Strike) -> Result<(), String> {
         let after = Duration::from_micros(self.random.below(60_000));
         let programs = self.world.machines()[actor].programs();
@@ -281,7 +282,7 @@ impl Run {
             Strike::Silent(victim, outage) => self.fall_silent(victim, outage),
             Strike::Client(victim, crash) => {
                 if self.is_cut_off(victim) && self.world.machines()[victim].can_attach() {
-                    // Its next life reaches the server. What this one has sent may arrive later.
+                    // The victim's next life reaches the server. Messages that this life has sent may arrive later.
                     self.end_outage().await;
                 } else if self.is_cut_off(victim) {
                     self.restore_link().await;
@@ -289,7 +290,7 @@ impl Run {
                 self.world.crash_machine(victim, crash);
                 self.world.machines_mut()[victim].start().await?;
                 if victim == actor {
-                    // What was answered just before a loss of power may be lost with it.
+                    // An operation that was answered just before a loss of power may be lost with it.
                     let may_be_lost = self.writeback != Writeback::Sync && crash == Crash::Power;
                     return self.crashed(actor, operation, early.filter(|_| !may_be_lost)).await;
                 }
@@ -324,8 +325,8 @@ impl Run {
         }
     }
 
-    /// An answer must be the model's. There may be none while somebody who is cut off holds up what he was promised to
-    /// be told of; the operation may have been done then or not.
+    /// Judges an answer, which must be the model's. There may be none while a client that is cut off holds up a change
+    /// that it was promised to be told of; the operation may have been done then or not.
     async fn judge(&mut self, actor: usize, operation: &Operation, outcome: Outcome) -> Result<(), String> {
         self.note(actor, operation, &outcome);
         if self.is_excused(actor) && matches!(outcome, Outcome::Failed(_)) {
@@ -359,7 +360,7 @@ impl Run {
                 self.leave_unanswered(operation);
             }
             self.adopt(actor, operation).await?;
-            // It was not acknowledged, so others may be about to hear of it.
+            // The operation was not acknowledged, so others may be about to hear of it.
             tokio::time::sleep(CATCH_UP).await;
             return Ok(());
         };
@@ -370,13 +371,13 @@ impl Run {
         expect(&seen, &self.model.snapshot(), "after a client crash")
     }
 
-    /// Applies an operation that has been answered, for whoever shows what.
+    /// Applies an operation that has been answered, to all models.
     fn apply(&mut self, operation: &Operation) -> Outcome {
         self.unanswered.iter_mut().for_each(|model| drop(model.apply(operation)));
         self.model.apply(operation)
     }
 
-    /// Nobody who is cut off needs to show an operation that has not been answered.
+    /// Notes an operation that has not been answered: a client that is cut off need not show it.
     fn leave_unanswered(&mut self, operation: &Operation) {
         self.unanswered.push(self.model.clone());
         self.uncertain.push(operation.clone());
@@ -455,7 +456,7 @@ impl Run {
         Ok(())
     }
 
-    /// A client that is cut off shows what is true, or nothing; and nothing once its lease has lapsed.
+    /// Checks that a client that is cut off shows what is true, or nothing; and nothing once its lease has lapsed.
     async fn look_at_cache(&mut self, cut_off: CutOff, when: &str) -> Result<(), String> {
         let CutOff { client, since, until, may_connect } = cut_off;
         let paths: Vec<_> = self.model.snapshot().into_keys().collect();

@@ -1,4 +1,4 @@
-//! Stations around a base station always have something to get, and share the air.
+//! Stations around a base station that always have something to get, and share the air.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a client does while others do the like, and what of it the [`History`] is told.
+//! The steps of a client while others do the like, and the reports of them to the [`History`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(crate) enum Step {
     Contest { name: String, kind: u64 },
 }
 
-/// What is remembered of all steps.
+/// Record of all steps.
 #[derive(Default)]
 pub(crate) struct Record {
     pub(crate) history: History,
@@ -87,7 +87,7 @@ impl Actor {
         let vnode = object.fid.vnode;
         {
             let mut record = self.record();
-            // It must have been free.
+            // The name must have been free.
             record.history.see(client, register, 0, began);
             record.history.acknowledge(update, vnode.0);
         }
@@ -180,7 +180,7 @@ impl Actor {
         Ok(())
     }
 
-    /// What a name means; that it means nothing is seen as well.
+    /// Looks a name up and reports its meaning, also that it means nothing.
     async fn lookup(&self, name: &str) -> Result<Object, Error> {
         let began = self.record().history.now();
         let found = self.vfs.lookup(VnodeId::ROOT, Bytes::from(name.to_owned())).await;
@@ -198,21 +198,22 @@ impl Actor {
     }
 }
 
-/// What every file is made with.
+/// The mode that every file is made with.
 const FIRST_MODE: u32 = 0o644;
 
-/// 0 for the mode that a file is made with, which nobody may have been told of.
+/// Returns 0 for the mode that a file is made with, which nobody may have been told of.
 fn mode_value(mode: u32) -> u64 {
     u64::from(mode ^ FIRST_MODE)
 }
 
-/// What is seen of a content that nobody wrote.
+/// The value of a content that nobody wrote.
 const TORN: u64 = u64::MAX;
 
 /// Some contents travel inside the journal record (up to 16 KB), some in files of their own.
 const LARGE_BYTES: u64 = 40_000;
 
-/// What the update with this token writes: no other has its size, nor its bytes. 0 is what a new file has.
+/// Returns the bytes that the update with this token writes: no other has its size, nor its bytes. Token 0 is the
+/// content of a new file.
 fn content(token: u64) -> Vec<u8> {
     (0..size_of(token)).map(|at| (token * 31 + at / 97).to_le_bytes()[0]).collect()
 }
@@ -221,7 +222,7 @@ fn size_of(token: u64) -> u64 {
     token * 5 + if token % 4 == 1 { LARGE_BYTES } else { 0 }
 }
 
-/// `None`: no content has this size.
+/// Returns the token of the content with this size. `None`: no content has it.
 fn token_of_size(size: u64) -> Option<u64> {
     let [small, large] = [Some(size), size.checked_sub(LARGE_BYTES)].map(|part| part.map(|part| part / 5));
     [large, small].into_iter().flatten().find(|token| size_of(*token) == size)

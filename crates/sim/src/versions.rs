@@ -1,18 +1,18 @@
 //! The reference for clients that send in the background: an abstract file system with versions.
 //!
-//! What changes by itself is a [`Register`]; its versions are a chain, each based on the one before. Of each register
-//! every client has a *floor*, the oldest version that it may still be shown. A floor rises
+//! A [`Register`] changes by itself; its versions are a chain, each based on the one before. For each register every
+//! client has a *floor*, the oldest version that it may still be shown. A floor rises
 //!
 //! - to the client's own update, when the call has returned (what one machine shows is always its own changes on top);
 //! - for all clients, when an update is known to be announced or applied (consistency.md, "What a user may rely on");
-//! - to what the client has been shown, and to what that depends on: what was made before it of the same object or
-//!   name. What was fsynced before it is not among that yet.
+//! - to what the client has been shown, and to what that depends on: changes made before it to the same object or
+//!   name. Changes that were fsynced before it are not among those yet.
 //!
-//! It falls only where docs/semantics.md says so: if a loss of power at the writer takes what was not durable, if a
-//! writer is gone that had announced and not sent, if it has removed the object since, and so retracts, and of an
-//! object that is losing its last name. So a client may be shown its floor or any later version, nothing else. Nobody
-//! changes a register whose newest version is another's that is not known to be announced, so chains do not fork: what
-//! happens then is tried by itself.
+//! A floor falls only where docs/semantics.md says so: if a loss of power at the writer takes what was not durable, if
+//! a writer is gone that had announced and not sent, if it has removed the object since, and so retracts, and of an
+//! object that is losing its last name. So a client may be shown its floor or any later version, nothing else. No
+//! client changes a register whose newest version is another's that is not known to be announced, so chains do not
+//! fork: forks are tried by themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,16 +23,17 @@ use tokio::time::Instant;
 
 use crate::history::Register;
 
-/// What was logged is durable on the client's disk after this time: consistency.md says 1 s.
+/// A logged record is durable on the client's disk after this time: consistency.md says 1 s.
 pub(crate) const DURABLE_AFTER: Duration = Duration::from_millis(1500);
 
-/// Who is out of touch for less than this has a lease for certain: a lease is renewed three times in its time.
+/// A client that is out of touch for less than this has a lease for certain: a lease is renewed three times in its
+/// time.
 const LEASE_LEFT: Duration = Duration::from_secs(20);
 
-/// Which record of a client's log: incarnation and number.
+/// Names a record of a client's log: incarnation and number.
 pub(crate) type RecordId = (u64, u64);
 
-/// How far an update is.
+/// Progress of an update.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum State {
     /// Its call has not returned, or its machine has lost its power since: it may be there or not.
@@ -43,7 +44,7 @@ enum State {
     Announced,
     /// The server has it.
     Applied,
-    /// It will never be there.
+    /// The update will never be there.
     Lost,
 }
 
@@ -52,7 +53,7 @@ struct Version {
     value: Option<u64>,
     client: usize,
     issued: Instant,
-    /// What whoever is shown this is shown as well.
+    /// Versions that a client is shown as well if it is shown this one.
     after: Vec<Place>,
     /// The newest record of the client's log when the call had returned. `None`: it may be told by any.
     newest_record: Option<RecordId>,
@@ -73,7 +74,7 @@ pub(crate) struct Place {
     at: usize,
 }
 
-/// What one client may be shown, and what is known of its updates.
+/// The versions that one client may be shown, and the state of its updates.
 #[derive(Default)]
 struct Client {
     floors: BTreeMap<Register, usize>,
@@ -86,7 +87,7 @@ struct Client {
 }
 
 impl Client {
-    /// Whether the server may have given it up.
+    /// Whether the server may have given the client up.
     fn is_gone(&self) -> bool {
         self.out_since.is_some_and(|since| since.elapsed() > LEASE_LEFT)
     }
@@ -110,7 +111,7 @@ impl Versions {
         Self { chains: BTreeMap::new(), written_over: BTreeMap::new(), clients, is_full: false }
     }
 
-    /// A client begins an update, which depends on what it did before to these registers.
+    /// Begins an update of a client, which depends on what it did before to these registers.
     pub(crate) fn begin(
         &mut self,
         client: usize,
@@ -143,7 +144,7 @@ impl Versions {
         place
     }
 
-    /// The call has returned; the newest record of the client's log is this one, if there is any.
+    /// Notes that the call has returned; the newest record of the client's log is this one, if there is any.
     pub(crate) fn answer(&mut self, place: &Place, value: u64, newest_record: Option<RecordId>) {
         let version = &mut self.chain_mut(&place.register)[place.at];
         version.value = Some(value);
@@ -153,7 +154,7 @@ impl Versions {
         self.raise(client, place.clone());
     }
 
-    /// The call has failed half-way: what has become of the register is to be seen.
+    /// Notes that the call has failed half-way: what has become of the register is to be seen.
     pub(crate) fn fail(&mut self, place: &Place) {
         self.chain_mut(&place.register)[place.at].value = None;
     }
@@ -176,7 +177,7 @@ impl Versions {
         self.forget(client, place);
     }
 
-    /// A close has returned that waits for the announcement.
+    /// Notes that a close has returned that waits for the announcement.
     pub(crate) fn announce(&mut self, place: &Place) {
         self.advance(place, State::Announced);
     }
@@ -186,7 +187,7 @@ impl Versions {
         self.chain_mut(&place.register)[place.at].was_fsynced = true;
     }
 
-    /// What a client's log holds now: records, and whether each is announced.
+    /// Takes in what a client's log holds now: records, and whether each is announced.
     pub(crate) fn note_log(&mut self, client: usize, records: &[(RecordId, bool)]) {
         let places: Vec<Place> = self.clients[client].pending.iter().cloned().collect();
         for place in places {
@@ -223,7 +224,7 @@ impl Versions {
         }
     }
 
-    /// A client removes the last name of an object: what it has not sent of that it retracts.
+    /// Notes that a client removes the last name of an object: it retracts what it has not sent of that.
     pub(crate) fn remove(&mut self, client: usize, vnode: VnodeId) {
         for register in Register::of(vnode) {
             let pending = self.chains.get_mut(&register).into_iter().flatten();
@@ -231,7 +232,7 @@ impl Versions {
         }
     }
 
-    /// The server is full, or is not any more. Returns whether it was.
+    /// Notes whether the server is full. Returns whether it was.
     pub(crate) fn set_full(&mut self, is_full: bool) -> bool {
         for place in self.clients.iter().flat_map(|client| client.pending.clone()).collect::<Vec<_>>() {
             self.chain_mut(&place.register)[place.at].may_wait_for_room |= is_full;
@@ -243,19 +244,19 @@ impl Versions {
         self.is_full
     }
 
-    /// A client is out of touch. In the end the server takes it for gone.
+    /// Notes that a client is out of touch. In the end the server takes it for gone.
     pub(crate) fn lose_touch(&mut self, client: usize) {
         self.clients[client].out_since.get_or_insert_with(Instant::now);
     }
 
-    /// It is back.
+    /// Notes that a client is back.
     pub(crate) fn come_back(&mut self, client: usize) {
         let was_gone = self.clients[client].is_gone();
         self.clients[client].out_since = None;
         if !was_gone {
             return;
         }
-        // What it has announced counts when that is known again.
+        // A version that it has announced counts when that is known again.
         for place in self.clients[client].pending.clone() {
             for other in (0..self.clients.len()).filter(|other| *other != client) {
                 let floor = self.clients[other].floors.entry(place.register.clone()).or_default();
@@ -266,14 +267,15 @@ impl Versions {
         }
     }
 
-    /// A client has been started again: its records may have other names.
+    /// Notes that a client has been started again: its records may have other names.
     pub(crate) fn restart(&mut self, client: usize) {
         for place in self.clients[client].pending.clone() {
             self.chain_mut(&place.register)[place.at].newest_record = None;
         }
     }
 
-    /// A client's power has gone: what it did just now and had not fsynced may be lost, with what depends on it.
+    /// Notes that a client's power has gone: changes made just now and not fsynced may be lost, with what depends on
+    /// them.
     pub(crate) fn lose_power(&mut self, client: usize) {
         self.doubt_retracted(client);
         let pending = self.clients[client].pending.clone();
@@ -301,7 +303,7 @@ impl Versions {
         }
     }
 
-    /// A removal may be lost: then what was retracted for it may be there or not.
+    /// Doubts what was retracted for a removal: the removal may be lost, and then the retracted may be there or not.
     fn doubt_retracted(&mut self, client: usize) {
         let is_retracted =
             |version: &Version| version.client == client && version.is_moot && version.state < State::Applied;
@@ -311,7 +313,7 @@ impl Versions {
         }
     }
 
-    /// A client's log is as it was before what is in it now: all of that may be lost that was not sent.
+    /// Notes that a client's log is as it was before what is in it now: all of that may be lost that was not sent.
     pub(crate) fn lose_log(&mut self, client: usize) {
         self.doubt_retracted(client);
         for place in self.clients[client].pending.clone() {
@@ -320,7 +322,7 @@ impl Versions {
         }
     }
 
-    /// What of a client's updates may be there or not.
+    /// Returns the registers of a client's updates that may be there or not.
     pub(crate) fn unanswered(&self, client: usize) -> Vec<Register> {
         let unanswered = |place: &&Place| self.chain(&place.register)[place.at].state == State::Unanswered;
         let mut registers: Vec<_> = self.clients[client].pending.iter().filter(unanswered).collect();
@@ -328,10 +330,11 @@ impl Versions {
         registers.into_iter().map(|place| place.register.clone()).collect()
     }
 
-    /// What a client shows of a register when the server has all that it has. `None`: the object is not there.
+    /// Takes in what a client shows of a register when the server has all that it has. `None`: the object is not
+    /// there.
     ///
     /// # Errors
-    /// If what must not be lost is.
+    /// If something is lost that must not be.
     pub(crate) fn settle(&mut self, client: usize, register: &Register, value: Option<u64>) -> Result<(), String> {
         let pending: Vec<_> = self.clients[client].pending.iter().filter(|place| place.register == *register).collect();
         let pending: Vec<usize> = pending.into_iter().map(|place| place.at).collect();
@@ -339,12 +342,12 @@ impl Versions {
         let before = |at: usize| (0..at).rev().find(|at| !chain[*at].is_lost()).map(|at| chain[at].value);
         let is_it = |at: &&usize| match chain[**at].value {
             Some(of) => value == Some(of),
-            // What nobody was told of may have come to nothing: then the register is what it was before.
+            // An update that nobody was told of may have come to nothing: then the register is what it was before.
             None => value.is_some() && before(**at) != Some(value),
         };
         let there = pending.iter().rev().find(is_it).copied();
-        // Another client may have built on the newest since: each version is based on the one before. What that has
-        // made it may not have been told yet.
+        // Another client may have built on the newest since: each version is based on the one before. The other
+        // client may not have been told yet what it has made.
         let newest = pending.last().copied().unwrap_or_default();
         let is_new = chain[..=newest].iter().all(|version| version.value != value);
         let is_made = |later: &Version| later.value == value || later.value.is_none() && is_new;
@@ -375,7 +378,7 @@ impl Versions {
         value.map_or(Ok(()), |value| self.see(client, register, value))
     }
 
-    /// Nobody needs to be shown a version that is lost.
+    /// Forgets a version that is lost: nobody needs to be shown it.
     fn forget(&mut self, client: usize, place: &Place) {
         self.clients[client].pending.remove(place);
         let valid = (0..place.at).rev().find(|at| !self.chain(&place.register)[*at].is_lost()).unwrap_or(0);
@@ -407,13 +410,13 @@ impl Versions {
         newest.is_none_or(|version| version.state == State::Applied || version.client == client)
     }
 
-    /// What a register is when all is done, if that is known.
+    /// Returns the value of a register when all is done, if that is known.
     pub(crate) fn last(&self, register: &Register) -> Option<u64> {
         self.newest(register).map_or(Some(0), |at| self.chain(register)[at].value)
     }
 
-    /// Whether a register is of an object that is losing its last name, or has lost it: who still finds it by that
-    /// name finds it as this client knew it last.
+    /// Whether a register is of an object that is losing its last name, or has lost it: a client that still finds it
+    /// by that name finds it as it knew it last.
     fn is_nameless(&self, register: &Register) -> bool {
         match register {
             Register::Content(vnode) | Register::Mode(vnode) | Register::Xattr(vnode) => self.name_of(*vnode).is_none(),
@@ -421,7 +424,7 @@ impl Versions {
         }
     }
 
-    /// A name of an object.
+    /// Returns a name of an object.
     pub(crate) fn name_of(&self, vnode: VnodeId) -> Option<String> {
         self.chains.keys().find_map(|register| match register {
             Register::Name(path) if self.last(register) == Some(vnode.0) => Some(path.clone()),
@@ -429,13 +432,13 @@ impl Versions {
         })
     }
 
-    /// Some update that the server is not known to have, if there is one.
+    /// Returns some update that the server is not known to have, if there is one.
     pub(crate) fn unknown(&self) -> Option<String> {
         let mut pending = self.clients.iter().flat_map(|client| &client.pending);
         pending.next().map(|place| format!("{:?}: {}", place.register, self.chain(&place.register)[place.at]))
     }
 
-    /// A client is shown a value.
+    /// Checks a value that a client is shown.
     ///
     /// # Errors
     /// If it may not be.
@@ -453,7 +456,7 @@ impl Versions {
         Ok(())
     }
 
-    /// The oldest version that a client may be shown.
+    /// Returns the oldest version that a client may be shown.
     fn floor(&self, client: usize, register: &Register) -> usize {
         let Some(chain) = self.chains.get(register) else { return 0 };
         let Client { floors, seen, .. } = &self.clients[client];
@@ -500,7 +503,7 @@ impl Versions {
         is_apart && version(before).state < State::Announced && !version(before).was_fsynced
     }
 
-    /// The newest version of a register that is not lost.
+    /// Returns the newest version of a register that is not lost.
     fn newest(&self, register: &Register) -> Option<usize> {
         let chain = self.chains.get(register)?;
         (0..chain.len()).rev().find(|at| !chain[*at].is_lost())

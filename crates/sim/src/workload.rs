@@ -26,7 +26,7 @@ pub use staleness::{
 };
 pub use trace::{Trace, TraceAccess, TraceShape};
 
-/// Who runs the programs: the administrator.
+/// The user that runs the programs: the administrator.
 pub const CALLER: Caller = Caller { uid: 0, gid: 0 };
 /// `open(O_RDONLY)`.
 pub const READ: OpenMode = OpenMode {
@@ -66,7 +66,7 @@ impl Tree {
     /// mkdir(2) in the root.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub async fn make_dir(&self, dir: &str) -> Result<(), String> {
         let made = self.0.make_dir(VnodeId::ROOT, name(dir), Mode::from_bits(0o755), CALLER).await;
         made.map(drop).map_err(|error| failed(dir, error))
@@ -75,7 +75,7 @@ impl Tree {
     /// Opens a file, reads it to its end and closes it.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub async fn read(&self, dir: &str, file: &str) -> Result<Bytes, String> {
         self.try_read(dir, file).await.map_err(|error| failed(&format!("reading {dir}/{file}"), error))
     }
@@ -93,7 +93,7 @@ impl Tree {
     /// and opens, writes and closes.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub async fn write(&self, dir: &str, file: &str, content: Vec<u8>) -> Result<(), String> {
         self.try_write(dir, file, content).await.map_err(|error| failed(&format!("writing {dir}/{file}"), error))
     }
@@ -116,20 +116,20 @@ impl Tree {
         written
     }
 
-    /// What the client has sent and received since it was started, bytes.
+    /// Returns the bytes that the client has sent and received since it was started.
     #[must_use]
     pub fn moved_bytes(&self) -> u64 {
         self.0.statistics().iter().map(|class| class.sent_bytes + class.received_bytes).sum()
     }
 
-    /// How many calls it has made since then.
+    /// Returns how many calls it has made since then.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.statistics().iter().map(|class| class.calls).sum()
     }
 }
 
-/// Of some bytes that do not matter.
+/// Makes a content of bytes that do not matter.
 fn content(length: u64) -> Vec<u8> {
     vec![7; usize::try_from(length).unwrap_or_default()]
 }
@@ -167,7 +167,7 @@ struct Zipf {
 }
 
 impl Zipf {
-    /// Of so many ranks, one at least.
+    /// Makes a distribution of so many ranks, one at least.
     fn new(ranks: usize) -> Self {
         const FIRST: u64 = 1 << 32;
         let weights = (1..=ranks.max(1) as u64).map(|rank| FIRST / rank);
@@ -184,7 +184,7 @@ impl Zipf {
     }
 }
 
-/// In an order that follows from the random numbers (Fisher and Yates).
+/// Shuffles items into an order that follows from the random numbers (Fisher and Yates).
 fn shuffle<T>(random: &mut Random, items: &mut [T]) {
     for last in (1..items.len()).rev() {
         items.swap(last, random.up_to(last));

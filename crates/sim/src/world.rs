@@ -26,7 +26,7 @@ pub enum Crash {
 /// How long promises hold without a word from their client: the server's default.
 pub const LEASE: Duration = Duration::from_secs(60);
 
-/// What the server adds to a lease before it takes promises for lapsed.
+/// Time that the server adds to a lease before it takes promises for lapsed.
 pub const LEASE_BIAS: Duration = Duration::from_secs(2);
 
 /// How long a client may leave a break unanswered before its lease is renewed no more.
@@ -35,21 +35,21 @@ pub const BREAK_TIMEOUT: Duration = Duration::from_secs(15);
 /// The number of the machine that looks at an image: none that was there before.
 const OBSERVER: usize = 1000;
 
-/// One server, any number of clients. What is said of *the* client is about the first.
+/// One server, any number of clients. The methods for *the* client are about the first.
 pub struct World {
     lives: u64,
     server_config: ServerConfig,
     server_storage: MemoryStorage,
     network: Network,
-    /// To clients to come.
+    /// The path to clients to come.
     path: Path,
     passthrough: bool,
     machines: Vec<Machine>,
 }
 
 impl World {
-    /// The server and one client, attached to an empty volume. Must be called in a paused, single-threaded tokio
-    /// runtime.
+    /// Starts the server and one client, attached to an empty volume. Must be called in a paused, single-threaded
+    /// tokio runtime.
     ///
     /// # Errors
     /// If either does not start.
@@ -57,7 +57,8 @@ impl World {
         Self::start_with(seed, delay, false).await
     }
 
-    /// The same; with `passthrough` the kernel, which is the test here, writes to containers itself.
+    /// Starts a world like [`Self::start`]; with `passthrough` the kernel, which is the test here, writes to
+    /// containers itself.
     ///
     /// # Errors
     /// If either does not start.
@@ -65,7 +66,7 @@ impl World {
         Self::start_several(seed, 1, delay, passthrough).await
     }
 
-    /// The same with any number of clients.
+    /// Starts a world like [`Self::start_with`], with any number of clients.
     ///
     /// # Errors
     /// If one does not start.
@@ -73,7 +74,7 @@ impl World {
         Self::start_with_delays(seed, &vec![delay; clients], passthrough).await
     }
 
-    /// The same with a client for each of these delays.
+    /// Starts a world like [`Self::start_with`], with a client for each of these delays.
     ///
     /// # Errors
     /// If one does not start.
@@ -82,7 +83,7 @@ impl World {
         Self::start_over(seed, paths, passthrough).await
     }
 
-    /// The same with a client at the end of each of these paths.
+    /// Starts a world like [`Self::start_with`], with a client at the end of each of these paths.
     ///
     /// # Errors
     /// If one does not start.
@@ -90,7 +91,7 @@ impl World {
         Self::start_configured(seed, ServerConfig::default(), paths, passthrough).await
     }
 
-    /// The same with a server that is configured so, in all its lives.
+    /// Starts a world like [`Self::start_over`], with a server that is configured so, in all its lives.
     ///
     /// # Errors
     /// If one does not start.
@@ -109,19 +110,19 @@ impl World {
         Ok(world)
     }
 
-    /// What kill -9 of the server would leave now; it goes on.
+    /// Returns what kill -9 of the server would leave now; the server goes on.
     #[must_use]
     pub fn server_image(&self) -> ServerImage {
         ServerImage(self.server_storage.kill(self.lives))
     }
 
-    /// How often the server has made something durable.
+    /// Returns how often the server has made something durable.
     #[must_use]
     pub fn server_syncs(&self) -> u64 {
         self.server_storage.memory_disk().syncs()
     }
 
-    /// A world of its own in which the server starts on an image, with one client, for which nothing takes time.
+    /// Starts the server on an image in a world of its own, with one client, for which nothing takes time.
     ///
     /// # Errors
     /// If either does not start.
@@ -168,7 +169,7 @@ impl World {
         &self.machines
     }
 
-    /// The same, to be changed.
+    /// Returns the machines like [`Self::machines`], to be changed.
     pub fn machines_mut(&mut self) -> &mut [Machine] {
         &mut self.machines
     }
@@ -219,7 +220,7 @@ impl World {
         Ok(())
     }
 
-    /// A connection to the server of somebody who is no client.
+    /// Makes a connection to the server for somebody that is no client.
     ///
     /// # Errors
     /// If the server is down.
@@ -270,7 +271,7 @@ impl World {
     /// Leaves this many bytes free on the client's disk.
     ///
     /// # Errors
-    /// What the disk says.
+    /// The disk's error.
     pub fn limit_client_disk(&self, bytes_free: u64) -> io::Result<()> {
         self.machines[0].limit_disk(bytes_free)
     }
@@ -278,7 +279,7 @@ impl World {
     /// Leaves this many bytes free on the server's disk.
     ///
     /// # Errors
-    /// What the disk says.
+    /// The disk's error.
     pub fn limit_server_disk(&self, bytes_free: u64) -> io::Result<()> {
         let disk = self.server_storage.memory_disk();
         let space = disk.space()?;

@@ -19,11 +19,11 @@ use crate::support::{
 const RATE: u64 = 64_000;
 const WRITER_RTT: Duration = Duration::from_millis(100);
 const READER_RTT: Duration = Duration::from_millis(10);
-/// What it writes.
+/// Bytes that the writer writes.
 const FILE_BYTES: usize = 64 << 10;
-/// What it has written before.
+/// Bytes that it has written before.
 const QUEUE_BYTES: usize = 1 << 20;
-/// Of a rate in bytes on the wire, what contents get.
+/// The part of a rate in bytes on the wire that contents get.
 const GOODPUT: f64 = 0.95;
 
 /// A writer at the end of a slow link and a reader near the server.
@@ -60,7 +60,7 @@ async fn prepared(world: &World) {
     for name in ["queued-1", "queued-2", "queued-3", "queued-4"] {
         write_and_close(&writer, name, vec![9; QUEUE_BYTES / 4]).await;
     }
-    // Until the link is full of it.
+    // The link is full of it by then.
     sleep(Duration::from_secs(1)).await;
 }
 
@@ -78,7 +78,8 @@ async fn until_announced(vfs: &Vfs, name: &'static str) -> Duration {
     begun.elapsed()
 }
 
-/// What a pull takes at most: the content, what is on its way before it, three round trips and some computing.
+/// Returns the most that a pull takes: the content, the bytes on their way before it, three round trips and some
+/// computing.
 fn bound(writer: &Vfs) -> Duration {
     #[allow(clippy::cast_precision_loss, reason = "small numbers")]
     let sent = |bytes: u64, goodput: f64| Duration::from_secs_f64(bytes as f64 / (RATE as f64 * goodput));
@@ -140,7 +141,7 @@ fn looking_shows_what_was_announced_and_waits_for_nothing() {
         assert!(stat <= limit && lookup <= limit, "{stat:?} {lookup:?}");
         // The first reads the names, too.
         assert!(listing <= limit + 2 * READER_RTT, "{listing:?}");
-        // Its content has not come for that.
+        // The content has not come for that.
         assert!(writer.status().unsent_bytes > QUEUE_BYTES as u64 / 2);
         writer.sync().await.expect("a sync");
         let arrived = reader.get_attributes(vnode).await.expect("a status");
@@ -149,7 +150,7 @@ fn looking_shows_what_was_announced_and_waits_for_nothing() {
     });
 }
 
-/// The same where the name is to mean another object: nobody waits for the content who does not open it.
+/// The name is to mean another object here: a client waits for the content only if it opens it.
 #[test]
 fn looking_at_a_name_shows_what_it_was_announced_to_mean() {
     simulate(async {
@@ -193,7 +194,7 @@ fn a_listing_shows_a_rename_that_was_announced() {
     });
 }
 
-/// What `mafs-client state` tells of a file on its way.
+/// `mafs-client state` tells of a file on its way.
 #[test]
 fn an_update_is_logged_announced_sent_and_there() {
     simulate(async {
@@ -295,7 +296,7 @@ fn two_writers_follow_each_other() {
     });
 }
 
-/// Whoever has the version before open here does not make the next one a conflict.
+/// A client that has the version before open does not make the next one a conflict.
 #[test]
 fn regression_a_file_that_is_open_at_an_old_version_is_replaced_at_its_newest() {
     simulate(async {
@@ -326,7 +327,7 @@ fn without_its_writer_the_version_before_is_shown_and_counted() {
         until_announced(&writer, "f").await;
         world.machines()[0].isolate();
         sleep(Duration::from_secs(45)).await;
-        // It opens before the lease has ended, and is answered when it has.
+        // The reader opens before the lease has ended, and is answered when it has.
         let begun = Instant::now();
         assert_eq!(content(&reader, "f").await, vec![1; FILE_BYTES]);
         println!("the version before after {:?}", begun.elapsed());
@@ -491,7 +492,7 @@ fn announcing_makes_close_quick_and_reading_current() {
     let [sync, asynchronous, compulsory, selective] = [0, 1, 2, 3].map(|at| seen[at]);
     assert!(sync.1 > Duration::from_secs(1) && asynchronous.1 < Duration::from_millis(1));
     assert!(selective.1 < Duration::from_millis(1) && compulsory.1 < Duration::from_millis(1));
-    // It shares the link with all that waits.
+    // The content shares the link with all that waits.
     assert!(asynchronous.2 > Duration::from_secs(4), "{asynchronous:?}");
     let limit = Duration::from_secs(2);
     assert!(selective.2 < limit && compulsory.2 < limit, "{compulsory:?} {selective:?}");

@@ -14,18 +14,18 @@ use tokio::time::sleep;
 
 use crate::support::{CALLER, READ, WRITE, clients, configured, look, seeds, simulate, write_and_close};
 
-/// Of the slower of two links.
+/// The rate of the slower of two links.
 const RATE: u64 = 64_000;
 const WRITER_RTT: Duration = Duration::from_millis(100);
 const READER_RTT: Duration = Duration::from_millis(10);
-/// Which write a content is of is told by its size: this and the number of the write.
+/// The size tells which write a content is of: this and the number of the write.
 const SMALLEST_BYTES: usize = 20_000;
 const NAMES: [&str; 3] = ["a", "b", "c"];
-/// Of one run, and what each client does meanwhile.
+/// Writes of one run, and reads of each client meanwhile.
 const WRITES: u64 = 40;
 const READS: u64 = 40;
 
-/// What the clients of a run have done and seen.
+/// History of the acts and sights of the clients of a run.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<History>>);
 

@@ -1,5 +1,6 @@
 //! Clients that change one tree while nobody can reach the server, and come back one after the other: whatever one of
-//! them had in the end is there, all see the same, and who did not touch what another has changed has no conflict.
+//! them had in the end is there, all see the same, and a client that did not touch what another has changed has no
+//! conflict.
 //!
 //! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test sim apart::` is the long run.
 
@@ -17,7 +18,7 @@ use crate::support::{BLACK_HOLE, CALLER, seeds_from, simulate, usable_apart};
 
 const CLIENTS: usize = 3;
 const STEPS: u64 = 25;
-/// Until all is sent of those who come back together: nobody is waited for to the end of a lease.
+/// Time until all is sent of those who come back together: nobody is waited for to the end of a lease.
 const SENT_MAX: Duration = Duration::from_secs(30);
 
 /// How clients come back.
@@ -27,7 +28,7 @@ enum Back {
     Together,
 }
 
-/// A tree that all clients have in their caches, and what it holds.
+/// Puts a tree into the caches of all clients. Returns what it holds.
 async fn everybody_has_the_tree(world: &World, own: bool) -> Tree {
     let first = world.machines()[0].client();
     for dir in DIRS {
@@ -64,7 +65,7 @@ async fn part(world: &World) {
     assert!(world.machines().iter().all(|machine| !machine.client().status().connected));
 }
 
-/// Those with these numbers come back at the same time, and send what they have done.
+/// Lets clients with these numbers come back at the same time, and send what they have done.
 async fn plug_in(world: &World, numbers: &[usize]) {
     let machines = || numbers.iter().map(|number| &world.machines()[*number]);
     machines().for_each(Machine::break_silence);
@@ -79,7 +80,7 @@ async fn plug_in(world: &World, numbers: &[usize]) {
     }
 }
 
-/// What was written while apart, by whoever it was.
+/// Returns all contents of a tree, whichever client has written them.
 fn contents(tree: &Tree) -> BTreeSet<Vec<u8>> {
     tree.values().flatten().cloned().collect()
 }
@@ -114,7 +115,7 @@ async fn work_apart(seed: u64, own: bool, back: Back) {
         plug_in(&world, together).await;
     }
     if random.below(2) == 0 {
-        // What it finds on its disk that nobody names it removes.
+        // The server removes contents on its disk that nobody names.
         world.crash_server(Crash::Kill);
         world.start_server().expect("the server starts");
         sleep(Duration::from_secs(5)).await;

@@ -1,5 +1,5 @@
-//! Aside: what one client stores into a file while another one replaces or removes that, and neither has heard of the
-//! other, is kept beside, and what the other did is done.
+//! Aside: content that one client stores into a file while another one replaces or removes that, and neither has heard
+//! of the other, is kept beside, and what the other did is done.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 const NEAR: Duration = Duration::from_millis(5);
-/// What the far one does is under way for so long when the near one stores.
+/// A change of the far one is under way for so long when the near one stores.
 const FAR: Duration = Duration::from_millis(300);
 
 /// A client near the server and one far from it, that both have `f`.
@@ -30,7 +30,7 @@ async fn near_and_far(writeback: Writeback) -> (World, [Vfs; 2]) {
     (world, both)
 }
 
-/// The one name beside `f`, which everybody is shown, with what the near one stored.
+/// Returns the one name beside `f`, which everybody is shown, with what the near one stored.
 async fn kept(clients: &[Vfs; 2], others: &[&str], kind: ConflictKind) -> Bytes {
     let mut listed = clients[0].conflicts().await.expect("the conflicts");
     let conflict = listed.pop().expect("a conflict");

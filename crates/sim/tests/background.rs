@@ -15,10 +15,10 @@ use crate::support::{
     CALLER, MAKE, READ, WRITE, content, create, open_as, overwrite, rename, simulate, with_empty_cache, write_and_close,
 };
 
-/// What a call that waits for nobody may take: virtual time passes only while somebody waits.
+/// The most that a call takes that waits for nobody: virtual time passes only while somebody waits.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// Of the server beside the reserve for its journal, and what fits once.
+/// Room of the server beside the reserve for its journal, and the content that fits once.
 const ROOM: u64 = (64 << 20) + 10_000_000;
 const MOST: usize = 6_000_000;
 
@@ -191,7 +191,7 @@ fn poll(reader: Vfs, versions: [Vec<u8>; 3]) -> JoinHandle<Vec<usize>> {
     })
 }
 
-/// Whoever makes a name that must be new asks the server; so of several clients one wins.
+/// A client that makes a name that must be new asks the server; so of several clients one wins.
 #[test]
 fn what_must_have_one_winner_is_asked_of_the_server() {
     simulate(async {
@@ -243,8 +243,8 @@ fn nothing_overtakes_what_was_fsynced_before_it() {
     });
 }
 
-/// As git does when it packs: what was fsynced while it was open, and the name it gets, are there before what comes
-/// after is.
+/// Git does so when it packs: content that was fsynced while it was open, and the name it gets, are there before what
+/// comes after is.
 #[test]
 fn nothing_overtakes_what_was_fsynced_before_its_close_nor_its_name() {
     simulate(async {
@@ -285,8 +285,8 @@ fn a_file_that_is_replaced_by_a_rename_is_never_empty() {
     });
 }
 
-/// What the server has no room for stays in the log, and what depends on it waits: an empty file never takes the place
-/// of the old one.
+/// Content that the server has no room for stays in the log, and what depends on it waits: an empty file never takes
+/// the place of the old one.
 #[test]
 fn a_full_server_delays_and_loses_nothing() {
     simulate(async {
@@ -369,7 +369,7 @@ fn what_the_server_has_no_room_for_delays_nothing_else_and_follows_a_removal() {
     });
 }
 
-/// Nor does what a close was refused for want of room, which is made durable here at once.
+/// A content whose close was refused for want of room holds nothing up either; it is made durable here at once.
 #[test]
 fn what_a_close_was_told_does_not_fit_holds_nothing_up() {
     simulate(async {
@@ -387,7 +387,7 @@ fn what_a_close_was_told_does_not_fit_holds_nothing_up() {
     });
 }
 
-/// What people do about a full disk.
+/// The user removes the file that the full server has no room for.
 #[test]
 fn what_did_not_fit_holds_nothing_up_once_it_is_removed() {
     simulate(async {
@@ -411,7 +411,7 @@ fn what_did_not_fit_holds_nothing_up_once_it_is_removed() {
     });
 }
 
-/// What is known here says that there is no room, but the server is asked, and has some since.
+/// The state known here says that there is no room, but the server is asked, and has some since.
 #[test]
 fn a_close_that_may_not_fit_is_done_when_the_server_has_it() {
     simulate(async {
@@ -429,7 +429,7 @@ fn a_close_that_may_not_fit_is_done_when_the_server_has_it() {
     });
 }
 
-/// Its bytes leave the disk behind the log, but at once if they are needed.
+/// The file's bytes leave the disk behind the log, but at once if they are needed.
 #[test]
 fn what_was_removed_is_not_in_the_way_on_a_small_disk() {
     simulate(async {
@@ -474,7 +474,7 @@ fn what_is_removed_before_it_was_sent_is_never_sent() {
     });
 }
 
-/// Or others find an empty file by that name until the removal comes, and after a crash for good.
+/// Otherwise others find an empty file by that name until the removal comes, and after a crash for good.
 #[test]
 fn a_content_that_took_a_name_is_sent_though_what_has_the_name_is_removed_before() {
     for restarts in [false, true] {
@@ -496,7 +496,7 @@ fn a_content_that_took_a_name_is_sent_though_what_has_the_name_is_removed_before
             }
             let reader = world.machines()[1].client();
             while let Ok(object) = reader.lookup(VnodeId::ROOT, Bytes::from("note")).await {
-                // It may be gone by now.
+                // The file may be gone by now.
                 if let Ok(opened) = reader.open(object.fid.vnode, READ, CALLER).await {
                     let seen = reader.read(opened.file, 0, u32::MAX / 2).await.expect("a read");
                     reader.release(opened.file);
@@ -511,8 +511,8 @@ fn a_content_that_took_a_name_is_sent_though_what_has_the_name_is_removed_before
     }
 }
 
-/// The server's word counts: what another client was quicker with has the name, what this one made is kept beside it,
-/// and what cannot be done at all is listed until somebody acts.
+/// The server's word counts: a name that another client took first is that client's, the object that this one made is
+/// kept beside it, and what cannot be done at all is listed until somebody acts.
 #[test]
 fn a_name_that_another_client_took_first_is_kept_beside_it() {
     simulate(async {

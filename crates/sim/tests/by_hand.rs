@@ -15,9 +15,9 @@ use crate::support::{
 const NEAR: Duration = Duration::from_millis(10);
 /// An operation that asks nobody.
 const INSTANT: Duration = Duration::from_millis(50);
-/// To say goodbye takes a round trip.
+/// A goodbye takes a round trip.
 const GOODBYE: Duration = Duration::from_millis(200);
-/// The server's answer to that is waited for no longer.
+/// The server's answer to a goodbye is waited for no longer.
 const GOODBYE_MAX: Duration = Duration::from_secs(3);
 /// Much longer than the pause between two attempts to connect.
 const LONG: Duration = Duration::from_secs(600);
@@ -94,7 +94,7 @@ fn who_is_disconnected_by_hand_holds_nobody_up() {
     });
 }
 
-/// The lock of a client that has said goodbye goes to who asks next, and is lost for good for who had it.
+/// The lock of a client that has said goodbye goes to the client that asks next; the first has lost it for good.
 #[test]
 fn locks_go_to_others_at_once() {
     simulate(async {
@@ -118,7 +118,7 @@ fn locks_go_to_others_at_once() {
     });
 }
 
-/// It is in the middle of a fetch over a path that has just died.
+/// The client is in the middle of a fetch over a path that has just died.
 #[test]
 fn calls_under_way_end_soon() {
     simulate(async {
@@ -161,7 +161,7 @@ fn without_disconnected_operation_everything_fails() {
     });
 }
 
-/// Who mounts wants a connection.
+/// A user that mounts wants a connection.
 #[test]
 fn it_ends_with_the_mount() {
     simulate(async {

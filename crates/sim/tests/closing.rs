@@ -13,7 +13,7 @@ use crate::support::{until_all_is_sent, write_and_close};
 
 const DELAY: Duration = Duration::from_millis(1);
 
-/// How long a release may be on its way; until an open is answered that waits for none, twenty round trips.
+/// How long a release may be on its way; and how long an open takes that waits for none, twenty round trips.
 const LATE: Duration = Duration::from_millis(300);
 const SOON: Duration = Duration::from_millis(40);
 
@@ -88,7 +88,7 @@ fn what_is_written_anew_here_replaces_what_others_wrote_before_the_release() {
     }
 }
 
-/// As a shell does with `exec 3>>file`, whose children close what they have inherited.
+/// A shell does so with `exec 3>>file`, whose children close what they have inherited.
 #[test]
 fn what_stays_open_after_a_close_is_waited_for_once() {
     simulate(async {

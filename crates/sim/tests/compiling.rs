@@ -1,5 +1,5 @@
-//! Figure M1 on a small scale: whoever compiles on a slow link is faster with `writeback=async` and priorities than
-//! with neither.
+//! Figure M1 on a small scale: a compilation on a slow link is faster with `writeback=async` and priorities than with
+//! neither.
 
 use std::time::Duration;
 

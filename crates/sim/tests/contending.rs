@@ -20,19 +20,19 @@ const WRITTEN_BYTES: usize = 384 << 10;
 const WRITING_EVERY: Duration = Duration::from_millis(200);
 /// In this time the client finds out what the link carries.
 const WARM_UP: Duration = Duration::from_secs(7);
-/// Whoever is in the foreground pauses after each step.
+/// The foreground program pauses after each step.
 const THINKING: Duration = Duration::from_millis(300);
 /// The most that a chunk takes: two of them may be before a call, one in either direction.
 const CHUNK: Duration = Duration::from_millis(22);
 
-/// How long somebody waited.
+/// Times that programs waited.
 #[derive(Debug)]
 struct Waited {
     searching: Duration,
     reading: Duration,
-    /// The writer did, for each file.
+    /// How long the writer waited for each file.
     writing: Vec<Duration>,
-    /// What of them has still to be sent.
+    /// Bytes in the log, which have still to be sent.
     log: usize,
 }
 
@@ -122,7 +122,7 @@ fn with_async_the_writer_never_waits_and_others_hardly_longer_than_alone() {
     assert!(waits.writing[0] > Duration::from_secs(5), "{waits:?}");
     // Before the first it asks for the names in the directory.
     assert!(never_waits.writing[1..].iter().all(Duration::is_zero), "{never_waits:?}");
-    // What it writes goes into the log, and the link takes from that what it carries.
+    // The files go into the log, and the link takes from that what it carries.
     assert!(never_waits.log > never_waits.writing.len() * WRITTEN_BYTES / 2, "{never_waits:?}");
     for beside in [&waits, &never_waits] {
         let calls = u32::try_from(READ).expect("some");

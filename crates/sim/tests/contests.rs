@@ -1,5 +1,5 @@
 //! Names that several clients try to make at once in directories that now one of them has to itself, now all share: of
-//! those that succeed exactly one has the name in the end, and no other is left in the belief that it has.
+//! the clients that succeed exactly one has the name in the end, and no other is left in the belief that it has.
 //!
 //! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test sim contests::` is the long run.
 
@@ -22,7 +22,7 @@ const ROUNDS: u64 = 60;
 /// One step ends after this long, whatever has happened.
 const STEP_MAX: Duration = Duration::from_secs(300);
 
-/// What happens meanwhile.
+/// Troubles during a run.
 #[derive(Clone, Copy)]
 struct Troubles {
     crashes: bool,
@@ -58,7 +58,7 @@ async fn contend(vfs: Vfs, round: u64, number: usize, mut random: Random) -> Opt
     sleep(Duration::from_millis(random.below(1_500))).await;
     for own in 0..random.below(4) {
         let name = format!("own-{round}-{number}-{own}");
-        // What fails in a fault says nothing.
+        // A failure in a fault says nothing.
         let _ = make(&vfs, dir, name, (random.below(3), true)).await;
     }
     let how = (random.below(3), random.below(2) == 0);
@@ -68,14 +68,14 @@ async fn contend(vfs: Vfs, round: u64, number: usize, mut random: Random) -> Opt
 struct Run {
     world: World,
     random: Random,
-    /// Who has been told that it made a name, by object.
+    /// The clients that have been told that they made a name, by object.
     told: BTreeMap<u64, BTreeMap<VnodeId, usize>>,
     isolated: BTreeSet<usize>,
 }
 
 impl Run {
     async fn round(&mut self, round: u64, troubles: Troubles) {
-        // What was asked for stays shared for 10 s: now and then it is one client's again.
+        // A directory that was asked for stays shared for 10 s: now and then it is one client's again.
         sleep(Duration::from_secs(self.random.below(16))).await;
         let mut tasks: Vec<Option<JoinHandle<Option<VnodeId>>>> = Vec::new();
         for number in 0..CLIENTS {

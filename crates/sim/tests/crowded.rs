@@ -61,7 +61,7 @@ fn who_fills_the_disk_waits_for_what_is_sent() {
     });
 }
 
-/// What nobody can be sent has no other place than the cache, and the disk is never filled.
+/// Content that cannot be sent has no other place than the cache, and the disk is never filled.
 #[test]
 fn nobody_waits_who_has_no_connection() {
     simulate(async {

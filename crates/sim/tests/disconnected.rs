@@ -20,7 +20,7 @@ const NEAR: Duration = Duration::from_millis(10);
 const INSTANT: Duration = Duration::from_millis(50);
 /// How long a call waits.
 const DEADLINE: Duration = Duration::from_secs(21);
-/// What the server has shown survives a loss of power from then on.
+/// State that the server has shown survives a loss of power after this time.
 const KNOWN_DURABLY: Duration = Duration::from_secs(40);
 /// Silence is taken for the end of the path after this long, counted from the first call without an answer.
 const DEAD_AFTER: Duration = Duration::from_secs(8);
@@ -130,7 +130,7 @@ fn what_is_not_cached_fails_at_once_when_the_path_is_known_to_be_dead() {
     });
 }
 
-/// Before that is known a call waits for as long as it takes to find it out.
+/// Before the path is known to be dead a call waits for as long as it takes to find that out.
 #[test]
 fn a_path_is_taken_for_dead_within_seconds() {
     simulate(async {
@@ -146,8 +146,8 @@ fn a_path_is_taken_for_dead_within_seconds() {
     });
 }
 
-/// The server is gone, but not the network: connections are refused. It may be back soon, so it is waited for as long
-/// as a call waits.
+/// The server is gone, but not the network: connections are refused. The server may be back soon, so it is waited for
+/// as long as a call waits.
 #[test]
 fn a_server_that_refuses_connections_is_out_of_reach_after_the_deadline() {
     simulate(async {
@@ -161,7 +161,7 @@ fn a_server_that_refuses_connections_is_out_of_reach_after_the_deadline() {
     });
 }
 
-/// A change is done when it is in the log: that the rest of what its object is cannot be asked for is no failure.
+/// A change is done when it is in the log. Not being able to ask for the rest of its object is no failure.
 #[test]
 fn a_change_of_attributes_does_not_ask_the_server_what_others_have_changed() {
     simulate(async {
@@ -228,7 +228,7 @@ fn extended_attributes_are_changed_without_the_server() {
             for file in ["a", "b"] {
                 assert_eq!(attributes(&two, file).await, [b"user.new"], "{file}");
             }
-            // The same removal is no conflict.
+            // A removal that another client makes too is no conflict.
             one.remove_xattr(b, name("user.old"), CALLER).await.expect("a removal");
             one.sync().await.expect("a sync");
             plug_in(&world, &two).await;
@@ -244,7 +244,7 @@ fn extended_attributes_are_changed_without_the_server() {
     }
 }
 
-/// What another client changes meanwhile is not known, and is what counts afterwards.
+/// Changes of another client are not known meanwhile, and count afterwards.
 #[test]
 fn what_others_have_changed_meanwhile_is_shown_after_the_reconnection() {
     simulate(async {
@@ -321,7 +321,7 @@ fn a_file_that_has_not_come_whole_fails_and_comes_again_after_the_reconnection()
     });
 }
 
-/// As many as it has made are there after a restart, at once, and at the server in the end.
+/// The files that it has made, however many, are there after a restart, at once, and at the server in the end.
 #[test]
 fn a_client_is_started_again_without_its_server() {
     for crash in [None, Some(Crash::Kill), Some(Crash::Power)] {
@@ -334,7 +334,7 @@ fn a_client_is_started_again_without_its_server() {
                 make_file(&two, dir, &format!("first-{number}")).await;
             }
             for life in ["second", "third"] {
-                // What is younger than a second is not durable.
+                // A change younger than a second is not durable.
                 sleep(Duration::from_secs(3)).await;
                 restart(&mut world, crash).await;
                 let [_, two] = clients(&world);
@@ -359,7 +359,7 @@ fn a_client_is_started_again_without_its_server() {
     }
 }
 
-/// A file with its name for a content.
+/// Makes a file with its name for a content.
 async fn make_file(vfs: &Vfs, dir: VnodeId, file: &str) {
     let bytes = Bytes::from(file.to_owned());
     let made = vfs.create(dir, bytes.clone(), Mode::from_bits(0o644), EXCLUSIVE, CALLER).await;

@@ -1,4 +1,4 @@
-//! Directories that one client has to itself, and what becomes of that when another asks for them (consistency.md,
+//! Directories that one client has to itself, and the end of that when another asks for them (consistency.md,
 //! "Promises and leases").
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{CALLER, configured, make_dir, make_exclusively, name, names, simulate};
 
-/// One way.
+/// The delay one way.
 const FAR: Duration = Duration::from_millis(300);
 const SOON: Duration = Duration::from_secs(3);
 const POLICIES: [Writeback; 2] = [Writeback::Async, Writeback::Sirp];
@@ -201,7 +201,7 @@ fn a_recall_waits_for_no_operation_and_no_operation_for_a_recall() {
 
 #[test]
 fn names_that_were_decided_before_a_crash_have_their_one_winner() {
-    // Whose crash it is, and how long before another asks.
+    // The side that crashes, and how long before another asks.
     for (policy, server, crash) in POLICIES
         .into_iter()
         .flat_map(|policy| [false, true].map(|server| (policy, server)))

@@ -18,10 +18,10 @@ use tokio::time::sleep;
 use crate::support::{CALLER, content, seeds, simulated, write_and_close};
 
 const UPLINK_BYTES_PER_S: u64 = 1_000_000;
-/// Deep, so that whoever keeps much on its way delays the others.
+/// Deep, so that a client that keeps much on its way delays the others.
 const QUEUE_BYTES: u64 = 1 << 20;
 const RTT: Duration = Duration::from_millis(20);
-/// What the way to each client carries behind the uplink.
+/// Rate of the way to each client behind the uplink.
 const OWN_BYTES_PER_S: u64 = 10 * UPLINK_BYTES_PER_S;
 
 const GREEDY: usize = 10;
@@ -35,7 +35,7 @@ const LARGE: [&str; 8] = ["l0", "l1", "l2", "l3", "l4", "l5", "l6", "l7"];
 /// A cache holds one of them.
 const LARGE_BYTES: usize = 800_000;
 
-/// Without a gate.
+/// Returns the configuration without a gate.
 fn told_nothing() -> ServerConfig {
     ServerConfig::default()
 }
@@ -74,7 +74,7 @@ impl Crowd {
         write_and_close(self.maker(), name, vec![7; bytes]).await;
     }
 
-    /// By all behind the uplink.
+    /// Returns the bytes received by all behind the uplink.
     fn received_bytes(&self) -> u64 {
         let (_maker, behind) = self.world.machines().split_last().expect("a client");
         behind.iter().flat_map(|machine| machine.client().statistics()).map(|class| class.received_bytes).sum()
@@ -103,7 +103,7 @@ fn be_greedy(vfs: &Vfs, parallel: usize) -> JoinSet<()> {
     (0..parallel).map(|number| fetch(number * LARGE.len() / parallel)).collect()
 }
 
-/// What is seen of an interactive client beside [`GREEDY`] others that keep the uplink busy.
+/// Fetches of an interactive client beside [`GREEDY`] others that keep the uplink busy.
 struct Seen {
     /// How long its fetches take, sorted.
     took: Vec<Duration>,
@@ -123,7 +123,7 @@ impl Seen {
     }
 }
 
-/// The greedy ones are so far away.
+/// Measures the fetches of an interactive client. The greedy ones are so far away.
 async fn interactive_fetches(seed: u64, config: ServerConfig, rtt: Duration, parallel: usize) -> Seen {
     let mut ways = vec![Profile::steady(OWN_BYTES_PER_S, rtt); GREEDY];
     ways.push(Profile::steady(OWN_BYTES_PER_S, RTT));
@@ -147,8 +147,9 @@ async fn interactive_fetches(seed: u64, config: ServerConfig, rtt: Duration, par
     Seen { took, queued, used: (crowd.received_bytes() - before) as f64 / carried }
 }
 
-/// The goal is 1.5 times the fair share's time for the worst fetch as well. Of sixteen runs (seeds 0 to 7) fifteen keep
-/// it; one has 2.6 times, when the client's window is at its least beside windows that grow.
+/// Checks the share of an interactive client. The goal is 1.5 times the fair share's time for the worst fetch as well.
+/// Of sixteen runs (seeds 0 to 7) fifteen keep it; one has 2.6 times, when the client's window is at its least beside
+/// windows that grow.
 fn check_share(parallel: usize) {
     for seed in 0..seeds(1) {
         let seen = simulated(interactive_fetches(seed, told_nothing(), RTT, parallel));
@@ -170,8 +171,8 @@ fn greedy_clients_get_no_more_by_fetching_several_files_at_a_time() {
     check_share(4);
 }
 
-/// The goal, for each fetch. Without the gate the worst of each run takes 2 to 14 times the fair share's time where the
-/// greedy clients are far away.
+/// Checks the goal, for each fetch. Without the gate the worst of each run takes 2 to 14 times the fair share's time
+/// where the greedy clients are far away.
 fn check_gate(rtt: Duration, parallel: usize, used_min: f64) {
     for seed in 0..seeds(if cfg!(debug_assertions) { 1 } else { 16 }) {
         let seen = simulated(interactive_fetches(seed, told_its_uplink(), rtt, parallel));
@@ -220,7 +221,8 @@ fn behind_a_gate_a_client_on_a_slow_way_does_not_slow_a_fast_one() {
     check_fast_client(told_its_uplink(), 113);
 }
 
-/// Alone it takes at most so many percent of what the uplink takes for the contents.
+/// Checks that a fast client alone takes at most so many percent of the time that the uplink takes for the contents,
+/// and hardly more beside a slow one.
 fn check_fast_client(config: ServerConfig, percent_max: u32) {
     let alone = simulated(fast_client(config, None));
     let least = Duration::from_millis((LARGE_BYTES * LARGE.len()) as u64 * 1000 / UPLINK_BYTES_PER_S);

@@ -26,13 +26,13 @@ const PAGE: &str = include_str!("../../../docs/protocol.md");
 const RATE: u64 = 64_000;
 const WRITER_RTT: Duration = Duration::from_millis(100);
 const READER_RTT: Duration = Duration::from_millis(20);
-/// What is written, and what waits before it.
+/// The file that is written, and the content that waits before it.
 const FILE_BYTES: usize = 64 << 10;
 const QUEUE_BYTES: usize = 256 << 10;
-/// As exactly as the page tells times.
+/// The page tells times as exactly as this.
 const STEP_MS: u128 = 10;
 
-/// Who does something.
+/// The party that does something.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     Writer,
@@ -55,7 +55,7 @@ const LOGGED: [(&str, &str, Who, &str); 7] = [
 /// reached on another thread for one that nobody listens to, for good (`Rebuilder::JustOne`).
 static LISTENING: Mutex<()> = Mutex::new(());
 
-/// What happens, and when.
+/// The events and their times.
 #[derive(Clone)]
 struct Figure {
     begun: Instant,
@@ -129,7 +129,7 @@ impl Subscriber for Figure {
     fn exit(&self, _: &Id) {}
 }
 
-/// A writer at the end of a slow link with much to send, and a reader near the server who has the first version of A.
+/// A writer at the end of a slow link with much to send, and a reader near the server that has the first version of A.
 async fn prepared(writeback: Writeback) -> World {
     let link = Profile::steady(RATE, WRITER_RTT);
     let paths = vec![Path::Link(Box::new(link)), Path::Delay(READER_RTT / 2)];
@@ -140,7 +140,7 @@ async fn prepared(writeback: Writeback) -> World {
     writer.sync().await.expect("a sync");
     assert_eq!(content(&reader, "A").await, vec![1; FILE_BYTES]);
     write_and_close(&writer, "queued", vec![9; QUEUE_BYTES]).await;
-    // Until the link is full of it.
+    // The link is full of it by then.
     sleep(Duration::from_secs(1)).await;
     world
 }

@@ -23,7 +23,7 @@ const FAULTY_ABOVE: u64 = if cfg!(debug_assertions) { 1 } else { 5 };
 /// Seeds that nobody has chosen: without faults, and with all.
 const FRESH: u64 = if cfg!(debug_assertions) { 1 } else { 10 };
 
-/// What befalls links and the server.
+/// Faults of links and the server.
 const REMOTE: Faults = Faults {
     cut: 30,
     kill_server: 50,
@@ -51,13 +51,13 @@ fn above(seed: u64, faults: Faults) -> Vec<String> {
     judged(run_fleet_above_kernels(seed, OPERATIONS_ABOVE, faults))
 }
 
-/// Runs a seed above kernels with each kind of fault alone that what else goes wrong may hide.
+/// Runs a seed above kernels with some kinds of faults, each alone, that other faults may hide.
 fn above_with_one_kind(seed: u64) {
     above(seed, Faults { kill_client: 50, ..Faults::default() });
     above(seed, Faults { fill_server: 40, ..Faults::default() });
 }
 
-/// Some seeds that nobody has chosen.
+/// Returns some seeds that nobody has chosen.
 fn fresh_seeds() -> Range<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock that is set").as_secs();
     let first = 1_000_000 + now * FRESH;
@@ -112,8 +112,8 @@ fn reftest_everybody_is_shown_what_was_announced_however_full_the_clients_are() 
     }
 }
 
-/// What was refused for want of room was announced too late (95555, 60037), or taken for applied with a removal that
-/// went ahead of it (95461); what depended on a moot content was refused with it (60374).
+/// A version that was refused for want of room was announced too late (95555, 60037), or taken for applied with a
+/// removal that went ahead of it (95461); what depended on a moot content was refused with it (60374).
 #[test]
 fn regression_of_what_was_refused() {
     for seed in [95_555, 60_037, 95_461, 60_374] {
@@ -121,7 +121,8 @@ fn regression_of_what_was_refused() {
     }
 }
 
-/// So was what this client had changed of a file that it has removed, because it had heard first that the file is gone.
+/// A change by this client of a file that it has removed was refused too, because it had heard first that the file is
+/// gone.
 #[test]
 fn regression_what_is_changed_of_a_file_before_its_removal_is_no_conflict() {
     run(823_100, REMOTE);

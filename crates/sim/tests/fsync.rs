@@ -1,4 +1,5 @@
-//! fsync goes where the user wants it to; and what it waits for at the server goes before what nobody waits for so.
+//! fsync goes where the user wants it to; and content that it waits for at the server goes before content
+//! that nobody waits for so.
 
 use std::time::Duration;
 
@@ -103,14 +104,14 @@ fn an_automatic_fsync_that_takes_too_long_is_one_of_this_machine() {
         let file = written(far(&world), "first", 3).await;
         let took = time_of_fsync(far(&world), file).await;
         assert!((Duration::from_millis(500)..Duration::from_millis(510)).contains(&took), "{took:?}");
-        // What goes on is as urgent as other closes.
+        // The store that goes on is as urgent as other closes.
         let began = Instant::now();
         closing(far(&world), "second", LARGE_BYTES / 10).await.expect("a close");
         assert!(began.elapsed() < Duration::from_millis(2600), "2 s with half of the link: {:?}", began.elapsed());
     });
 }
 
-/// What the kernel may be writing is copied before it is sent, which takes room.
+/// Bytes that the kernel may be writing are copied before they are sent, which takes room.
 #[test]
 fn an_automatic_fsync_is_one_of_this_machine_where_the_disk_is_too_full_to_send() {
     simulate(async {
@@ -139,7 +140,7 @@ async fn fill(vfs: &Vfs, file: FileHandle, bytes: &[u8], passthrough: bool) {
     }
 }
 
-/// What was fsynced waits for the link, and the file is emptied and written again, as an editor without a temporary
+/// An fsynced content waits for the link, and the file is emptied and written again, as an editor without a temporary
 /// file does: of that nothing was fsynced.
 #[test]
 fn regression_40976_what_was_fsynced_is_not_replaced_by_a_torn_content() {

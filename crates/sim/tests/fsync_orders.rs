@@ -57,12 +57,12 @@ async fn fsync(vfs: &Vfs, file: FileHandle) {
     vfs.fsync(file).await.expect("an fsync");
 }
 
-/// What the reader sees of two files every 50 ms, of each the byte at its beginning and how long it is.
+/// Returns what the reader sees of two files every 50 ms: of each the byte at its beginning and how long it is.
 async fn watched(reader: &Vfs, names: [&'static str; 2]) -> Vec<[(Option<u8>, usize); 2]> {
     let mut seen = Vec::new();
     for _ in 0..400 {
         let mut now = [(None, 0); 2];
-        // What came later is looked at first.
+        // The file that came later is looked at first.
         for (at, name) in names.into_iter().enumerate() {
             if is_there(reader, name).await {
                 let bytes = content(reader, name).await;
@@ -103,7 +103,7 @@ fn fsync_orders_a_journal_before_what_is_written_next_into_an_open_database() {
             let world = world(writeback, passthrough).await;
             let [writer, reader] = clients(&world);
             let [journal, database] = opened(&writer, ["journal", "database"]).await;
-            // It takes the link so long that nothing behind it is sent before all has been written.
+            // The first file takes the link so long that nothing behind it is sent before all has been written.
             write_and_close(&writer, "first", vec![9; LARGE]).await;
             write(&writer, database, passthrough, vec![1; 1000]).await;
             fsync(&writer, database).await;
@@ -124,7 +124,7 @@ fn fsync_orders_a_journal_before_what_is_written_next_into_an_open_database() {
     }
 }
 
-/// The same over a crash of the writer, before anything of it has been sent.
+/// The order holds over a crash of the writer too, before anything has been sent.
 #[test]
 fn fsync_orders_over_a_crash_of_the_writer() {
     let crashes = [Crash::Kill, Crash::Power];
@@ -159,7 +159,7 @@ fn fsync_orders_over_a_crash_of_the_writer() {
     }
 }
 
-/// Of the files that a crash leaves to be sent the one that was fsynced first goes first.
+/// The file that was fsynced first goes first, of those that a crash leaves to be sent.
 #[test]
 fn fsync_orders_what_a_crash_has_left_of_two_open_files() {
     for (crash, passthrough) in

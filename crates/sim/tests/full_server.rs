@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use crate::support::{CALLER, content, rename, simulate, with_empty_cache, write_and_close};
 
-/// Of the server, beside the reserve for its journal: less than [`BIG`].
+/// Room of the server, beside the reserve for its journal: less than [`BIG`].
 const ROOM: u64 = (64 << 20) + 4_000_000;
 const BIG: usize = 6_000_000;
 
-/// What a question takes that waits for nothing but the server and, once, for the other client.
+/// The most that a question takes that waits for nothing but the server and, once, for the other client.
 const SOON: Duration = Duration::from_secs(1);
 
 /// A writer and a reader near the server, where there is one file.
@@ -98,7 +98,7 @@ fn what_did_not_fit_is_renamed_and_removed_and_holds_nothing_up() {
     });
 }
 
-/// With room, and a queue that is sent when all of it has been done.
+/// There is room here, and a queue that is sent when all of it has been done.
 #[test]
 fn what_is_renamed_and_removed_before_it_is_sent_is_not_sent() {
     for replaces in [false, true] {
@@ -130,7 +130,7 @@ fn what_is_renamed_and_removed_before_it_is_sent_is_not_sent() {
     }
 }
 
-/// What was removed stays so when the client is killed with all of that in its log.
+/// A removed name stays so when the client is killed with all of that in its log.
 #[test]
 fn what_was_renamed_and_removed_does_not_come_back_after_a_kill() {
     simulate(async {

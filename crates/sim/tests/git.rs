@@ -1,10 +1,10 @@
 //! `git commit` and `git gc` in the background: whatever the writer's end leaves at the server is a repository that
 //! `git fsck` finds whole.
 //!
-//! What git does was recorded (`recordings/record-git`), here it is done again over a slow link. What a crash of the
-//! server would leave after each of its transactions is kept, which is also what it has when the writer is lost at
-//! that moment. Each is looked at by a client that has nothing else, after the writer's lease, and what that sees is
-//! given to the real git.
+//! The calls of git were recorded (`recordings/record-git`), here they are made again over a slow link. The image that
+//! a crash of the server would leave after each of its transactions is kept; the server has that also when the writer
+//! is lost at that moment. Each image is looked at by a client that has nothing else, after the writer's lease, and
+//! the tree that this client sees is given to the real git.
 //!
 //! `MAFS_SIM_SEEDS=2 cargo test --release -p mafs-sim --test sim git:: -- --ignored` does it with `writeback=async`
 //! too.
@@ -38,7 +38,7 @@ const FSYNC_ALL: &str = include_str!("../recordings/git-fsync-all.txt");
 /// Files and directories by path; directories have no content.
 type Tree = BTreeMap<String, Option<Vec<u8>>>;
 
-/// What a crash of the server would have left at each moment, from the beginning of the recorded changes on.
+/// Images that a crash of the server would have left at each moment, from the beginning of the recorded changes on.
 struct Run {
     world: World,
     images: Vec<ServerImage>,
@@ -58,7 +58,7 @@ impl Run {
         Self { world, images: Vec::new(), last, syncs }
     }
 
-    /// Keeps what a crash would leave, if that is not the same as before.
+    /// Keeps what a crash would leave, if that is another image than before.
     fn look(&mut self) {
         let syncs = self.world.server_syncs();
         if std::mem::replace(&mut self.syncs, syncs) != syncs {
@@ -86,7 +86,8 @@ fn is_sent(vfs: &Vfs) -> bool {
     status.log.records == 0 && status.unsent_files == 0
 }
 
-/// What a client sees that has nothing else than the server, once nobody waits for the writer any more.
+/// Returns the tree that a client sees that has nothing else than the server, once nobody waits for the writer any
+/// more.
 async fn seen(image: ServerImage) -> Tree {
     let world = World::start_on(image, 7).await.expect("a world");
     tokio::time::sleep(LEASE + LEASE_BIAS + Duration::from_secs(1)).await;
@@ -190,7 +191,7 @@ fn check_every_point(name: &str, recording: &str, branch: bool) {
     assert_eq!(String::from_utf8_lossy(&last.stdout), "third\n");
 }
 
-/// What the server has when the writer was ended after so many steps, and its next life has sent what was left.
+/// Ends the writer after so many steps. Returns what the server has when the next life has sent what was left.
 async fn after_the_end_of_the_writer(recording: &Recording, steps: usize, crash: Crash) -> ServerImage {
     let Run { mut world, .. } = Run::start(recording, Writeback::Sirp).await;
     Replayer::new(world.client().clone()).replay(recording.first(steps)).await;
@@ -211,7 +212,7 @@ fn end_the_writer(name: &str, recording: &str, crash: Crash, branch: bool) {
     }
 }
 
-/// What was closed is kept, and sent in its order.
+/// Closed files are kept, and sent in their order.
 #[test]
 #[ignore = "needs: git"]
 fn git_fsck_passes_wherever_the_writer_is_killed() {
@@ -230,7 +231,7 @@ fn git_fsck_passes_at_every_point_of_a_commit_and_a_gc() {
     check_every_point("defaults", DEFAULTS, false);
 }
 
-/// What git fsyncs is in order: a branch is packed before it is removed.
+/// The fsyncs of git are in order: a branch is packed before it is removed.
 #[test]
 #[ignore = "needs: git"]
 fn with_all_fsynced_there_is_a_branch_at_every_point_of_a_commit_and_a_gc() {

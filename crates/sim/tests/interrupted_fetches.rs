@@ -22,10 +22,10 @@ const UNPLUGGED: Duration = Duration::from_secs(20);
 const INSTANT: Duration = Duration::from_millis(50);
 /// Silence is taken for the end of the path after this long.
 const DEAD_AFTER: Duration = Duration::from_secs(8);
-/// What `hard` sets.
+/// The wait that `hard` sets.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 const LARGE_BYTES: u32 = 20_000_000;
-/// For interruptions that the client survives.
+/// Bytes received at most over interruptions that the client survives.
 const RECEIVED_BYTES_MAX: u64 = 20_400_000;
 const INTERRUPTIONS: u64 = 5;
 
@@ -66,7 +66,7 @@ async fn read(vfs: &Vfs, file: FileHandle, offset: usize) -> Result<Vec<u8>, Err
     vfs.read(file, offset as u64, 4096).await.map(|bytes| bytes.to_vec())
 }
 
-/// What programs see of a link that is gone for a while in the middle of a file that they read.
+/// Programs read a file, and the link is gone for a while in the middle.
 #[test]
 fn a_read_fails_while_the_link_is_gone_and_goes_on_afterwards() {
     simulate(async {
@@ -112,7 +112,7 @@ fn with_hard_a_read_waits_for_the_link() {
     });
 }
 
-/// The rest of a file that has been closed, though the link was gone when that happened.
+/// The rest comes of a file that has been closed, though the link was gone when that happened.
 #[test]
 fn the_rest_comes_by_itself_after_the_reconnection_and_delays_nobody() {
     simulate(async {
@@ -138,7 +138,7 @@ fn the_rest_comes_by_itself_after_the_reconnection_and_delays_nobody() {
     });
 }
 
-/// What nobody could open while the link was gone is not fetched afterwards.
+/// A file that nobody could open while the link was gone is not fetched afterwards.
 #[test]
 fn what_was_looked_for_in_vain_is_not_fetched_later() {
     simulate(async {
@@ -185,7 +185,7 @@ enum Interruption {
     KillServer,
 }
 
-/// Returns what the client has received, as far as that will not be counted otherwise.
+/// Interrupts the client. Returns what it has received, as far as that will not be counted otherwise.
 async fn interrupt(world: &mut World, interruption: Interruption) -> u64 {
     let received = received_bytes(world.machines()[1].client());
     match interruption {
@@ -208,7 +208,7 @@ async fn interrupt(world: &mut World, interruption: Interruption) -> u64 {
     0
 }
 
-/// Somebody reads, is interrupted and reads again.
+/// A program reads, is interrupted and reads again.
 #[test]
 fn five_interruptions_of_a_reader_cost_less_than_a_fiftieth() {
     use Interruption::{Cut, KillClient, KillServer, Silence, Unmount};
@@ -234,7 +234,7 @@ fn five_interruptions_of_a_reader_cost_less_than_a_fiftieth() {
     }
 }
 
-/// What is pinned comes by itself, whatever happens meanwhile.
+/// A pinned file comes by itself, whatever happens meanwhile.
 #[test]
 fn five_interruptions_of_what_is_pinned_cost_less_than_a_fiftieth() {
     use Interruption::{Cut, KillServer, Silence, Unmount};
@@ -262,7 +262,8 @@ fn five_interruptions_of_what_is_pinned_cost_less_than_a_fiftieth() {
     }
 }
 
-/// What came just before a loss of power may be anything; what came long before, or before an unmount, is kept.
+/// Bytes that came just before a loss of power may be anything; those that came long before, or before an unmount, are
+/// kept.
 #[test]
 fn a_loss_of_power_costs_what_was_not_durable_and_brings_nothing_wrong() {
     for unmounted in [false, true] {

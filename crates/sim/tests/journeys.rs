@@ -1,6 +1,7 @@
-//! Clients that come and go: rounds in which some have no connection for long while others have, with work on one tree,
-//! kills, clocks that are set, and a counter under locks. Nothing that close() has acknowledged is lost, who works on
-//! other files has no conflict, all are shown one tree when they are back, and no two hold a lock at a time.
+//! Clients that come and go: rounds in which some have no connection for long while others have, with work on one
+//! tree, kills, clocks that are set, and a counter under locks. Nothing that close() has acknowledged is lost, a
+//! client that works on other files has no conflict, all are shown one tree when they are back, and no two hold a lock
+//! at a time.
 //!
 //! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test sim journeys::` is the long run; a failure names its
 //! seed.
@@ -27,7 +28,7 @@ const ROUNDS: u64 = 3;
 const STEPS: u64 = 20;
 /// Without a server nobody waits.
 const APART_MAX: Duration = Duration::from_secs(1);
-/// Somebody who is out of touch may hold this up for a lease.
+/// A client that is out of touch may hold this up for a lease.
 const TOGETHER_MAX: Duration = Duration::from_secs(100);
 const DAY_S: i64 = 86_400;
 /// How often a client counts in a round.
@@ -38,10 +39,11 @@ const COUNTER: &str = ".counter";
 /// The counter's locks, as their holders saw them.
 #[derive(Default)]
 struct Held {
-    /// Who, and from when to when: to its end or, with a connection lost before, to when the lease may end.
+    /// The client, and from when to when: to the lock's end or, with a connection lost before, to when the lease may
+    /// end.
     times: Vec<(usize, Instant, Instant)>,
     counted: u64,
-    /// Nobody knows whether these have counted.
+    /// Counts of which nobody knows whether they were stored.
     unsure: u64,
 }
 
@@ -70,7 +72,7 @@ struct Journey {
     begun: Instant,
 }
 
-/// Whether one of a client's own contents that it wrote after so many others.
+/// Whether a content is one of a client's own that it wrote after so many others.
 fn is_by(content: &[u8], client: usize, after: u64) -> bool {
     let text = String::from_utf8_lossy(content);
     let Some((number, by)) = text.split_once(" of ") else { return false };
@@ -81,7 +83,7 @@ fn contents(tree: &Tree) -> BTreeSet<Vec<u8>> {
     tree.values().flatten().cloned().collect()
 }
 
-/// What two show differently.
+/// Returns what two clients show differently.
 fn differences(one: &Tree, other: &Tree) -> Vec<(String, Option<String>, Option<String>)> {
     let paths: BTreeSet<_> = one.keys().chain(other.keys()).collect();
     let shown = |content: &Option<Vec<u8>>| content.as_ref().map_or("a directory".to_owned(), |content| short(content));
@@ -130,7 +132,7 @@ impl Journey {
         journey
     }
 
-    /// A tree that all have seen, and one file of each that no other has read.
+    /// Makes a tree that all have seen, and one file of each that no other has read.
     async fn prepare(&self) {
         let first = self.vfs(0);
         for dir in DIRS {
@@ -201,7 +203,7 @@ impl Journey {
         self.compare().await;
     }
 
-    /// Some lose their connections; the others wait until nobody waits for these any more.
+    /// Lets some lose their connections; the others wait until nobody waits for these any more.
     async fn part(&mut self) {
         let some = 1 + self.below(CLIENTS as u64);
         for _ in 0..some {
@@ -234,7 +236,7 @@ impl Journey {
             self.tell(&format!("client {number}: {stepped:?}"));
             match stepped.unwrap_or_else(|_| panic!("seed {seed}: client {number} waits, apart: {is_apart}")) {
                 Ok(()) | Err(Error::Refused(FsError::NotFound | FsError::Exists | FsError::NotEmpty)) => {}
-                // What it has just looked up another has removed; the kernel would look it up again.
+                // Another client has removed what this one has just looked up; the kernel would look it up again.
                 Err(Error::Refused(FsError::Stale)) if !is_apart => {}
                 Err(error) => panic!("seed {seed}: client {number}, apart: {is_apart}: {error}"),
             }
@@ -246,7 +248,7 @@ impl Journey {
         }
     }
 
-    /// It fails at once, and not because there is nothing.
+    /// Checks that a read of a file that is not here fails at once, and not because there is nothing.
     async fn look_for_what_is_not_here(&self, number: usize) {
         let (vfs, unread) = (self.vfs(number), format!(".unread-{}", (number + 1) % CLIENTS));
         let read = async {
@@ -258,8 +260,8 @@ impl Journey {
         assert!(read.as_ref().is_err_and(is_network), "seed {}: client {number}: {read:?}", self.seed);
     }
 
-    /// What a client with a connection has written and shows, others show when all have sent what they have: one that
-    /// has not may be about to write over it.
+    /// Checks that others show what a client with a connection has written and shows, when all have sent what they
+    /// have: one that has not may be about to write over it.
     async fn look_from_elsewhere(&self, number: usize) {
         for connected in (0..CLIENTS).filter(|client| !self.is_apart[*client]) {
             let synced = self.vfs(connected).sync().await;
@@ -276,7 +278,7 @@ impl Journey {
         assert!(missing.is_empty(), "seed {}: {other} does not show {missing:?} of {number}", self.seed);
     }
 
-    /// Kills, and clocks that are set by a day while a client runs or while it does not.
+    /// Kills a client or the server, or sets a clock by a day while its client runs or while it does not.
     async fn befall(&mut self) {
         let victim = self.below(CLIENTS as u64);
         let ahead_s = [0, DAY_S, -DAY_S][self.below(3)];
@@ -296,7 +298,7 @@ impl Journey {
             1 => {
                 self.world.crash_server(Crash::Kill);
                 self.world.start_server().expect("the server starts");
-                // Those who were listed are waited for.
+                // Clients that were listed are waited for.
                 sleep(Duration::from_secs(75)).await;
             }
             2 => self.world.machines()[victim].set_time_of_day(ahead_s),
@@ -319,7 +321,7 @@ impl Journey {
         panic!("seed {}: client {number} does not connect", self.seed);
     }
 
-    /// What a client has written while apart and still shows is there when it is back.
+    /// Brings a client back. Content that it has written while apart and still shows is there then.
     async fn plug_in(&mut self, number: usize) {
         let vfs = self.vfs(number);
         let (seed, before) = (self.seed, self.written_before[number]);
@@ -344,7 +346,7 @@ impl Journey {
         }
     }
 
-    /// Those who are connected are shown one tree.
+    /// Checks that all clients that are connected are shown one tree.
     async fn compare(&self) {
         let mut shown: Option<(usize, Tree)> = None;
         for number in (0..CLIENTS).filter(|number| !self.is_apart[*number]) {
@@ -363,8 +365,8 @@ impl Journey {
         }
     }
 
-    /// All who are connected count at the same time; one of them may lose its connection on the way, for longer than
-    /// its lease.
+    /// Lets all clients that are connected count at the same time; one of them may lose its connection on the way, for
+    /// longer than its lease.
     async fn count_together(&mut self) {
         let clients: Vec<_> = (0..CLIENTS).filter(|number| !self.is_apart[*number]).collect();
         if clients.is_empty() {
@@ -373,7 +375,7 @@ impl Journey {
         let victim = clients[self.below(clients.len() as u64)];
         let is_cut = self.once_in(2);
         let silent_at = Instant::now() + Duration::from_micros(self.random.below(900_000));
-        // What the server takes for the end of the lease is no earlier than what the client does.
+        // The lease ends no earlier for the server than for the client.
         let lease_end = Rc::new(RefCell::new(None));
         let counting = clients.iter().map(|number| {
             let (vfs, held) = (self.vfs(*number), Rc::clone(&self.held));
@@ -407,7 +409,7 @@ impl Journey {
             (held.counted, held.unsure)
         };
         self.tell(&format!("counted {counted}, and perhaps {unsure}"));
-        // What it could not send is in conflict by now.
+        // A count that the client could not send is in conflict by now.
         let synced = self.vfs(client).sync().await;
         assert!(matches!(synced, Ok(()) | Err(Error::Refused(_))), "seed {}: {synced:?}", self.seed);
         let now = number_in(&content(&self.vfs(client), COUNTER).await);
@@ -424,7 +426,7 @@ impl Journey {
         }
         if self.setup.own {
             let mut conflicts = late.conflicts().await.expect("the conflicts");
-            // Who has lost a lock may have counted all the same.
+            // A client that has lost a lock may have counted all the same.
             conflicts.retain(|conflict| conflict.wanted.name.as_bytes() != COUNTER.as_bytes());
             assert!(conflicts.is_empty(), "seed {}: {conflicts:?}", self.seed);
             for number in 0..CLIENTS {

@@ -1,4 +1,4 @@
-//! What the kernel is told to forget.
+//! Names and inodes that the kernel is told to forget.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,8 +120,8 @@ fn what_an_uncertain_mutation_may_have_changed_is_forgotten() {
     }
 }
 
-/// Somebody else than root empties a file, which fails because the server is not there. Returns whether the kernel is
-/// told that what it knows of the file is out of date.
+/// Empties a file as another user than root, which fails because the server is not there. Returns whether the kernel
+/// is told that what it knows of the file is out of date.
 async fn is_forgotten_after_failing<T>(emptied: impl AsyncFnOnce(&Vfs, VnodeId) -> Result<T, Error>) -> bool {
     let mut world = world(5).await;
     let vfs = world.client().clone();
@@ -173,8 +173,8 @@ impl KernelCache for Holding {
     }
 }
 
-/// consistency.md, "Kernel deadlock": whoever waits for the server's word about what is in the log must not be waited
-/// for by what the server waits for.
+/// consistency.md, "Kernel deadlock": an operation that waits for the server's word about what is in the log must not
+/// be waited for by what the server waits for.
 #[test]
 fn regression_an_operation_that_waits_behind_the_log_holds_up_no_new_session() {
     // Virtual time stands still while the kernel is told.

@@ -12,10 +12,10 @@ use mafs_sim::script::{Mix, Script, check, run};
 
 use crate::support::{seeds_from, simulated};
 
-/// The longest of a link, one way.
+/// The longest delay of a link, one way.
 const DELAY_MS: u64 = 20;
 
-/// Of a run.
+/// The steps of a run.
 const STEPS: usize = 150;
 
 /// How programs get at their files.
@@ -29,7 +29,7 @@ struct Setup {
 const PASSTHROUGH: Setup = Setup { passthrough: true, close_to_open: false };
 const DAEMON: Setup = Setup { passthrough: false, close_to_open: false };
 
-/// A script on one of two clients; the other looks at the end, and then one that has only what the server has.
+/// Runs a script on one of two clients; the other looks at the end, and then one that has only what the server has.
 async fn run_seed(seed: u64, mix: Mix, setup: Setup) -> Result<(), String> {
     let mut random = Random::new(seed ^ 0x7717);
     let longest = random.one_of(&[1, 500, 3000, DELAY_MS * 1000]);

@@ -1,4 +1,4 @@
-//! What a user limits stays limited, whatever becomes of the connection, and nothing else is.
+//! A user's limit stays, whatever becomes of the connection, and nothing else is limited.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{clients, content, create, simulate, write_and_close};
 
 const CONTENT_BYTES: usize = 1 << 20;
 const LIMIT: &str = "store=64k";
-/// By itself.
+/// Time of a limited store by itself.
 const LIMITED_TIME: Duration = Duration::from_secs(16);
 
 async fn world() -> World {
@@ -19,7 +19,7 @@ async fn world() -> World {
     World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world")
 }
 
-/// How long a close takes; after `middle` of it `what` happens.
+/// Returns how long a close takes; after `middle` of it `what` happens.
 async fn store(world: &World, name: &'static str, middle: Duration, what: impl FnOnce(&Vfs)) -> Duration {
     let vfs = world.client().clone();
     let began = Instant::now();

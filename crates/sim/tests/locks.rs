@@ -107,7 +107,7 @@ fn a_lock_of_the_next_open_file_outlives_the_release_of_the_one_before() {
 }
 
 /// The kernel says nothing when it writes, so while a content is made ready to be sent it may not be clear what belongs
-/// to it. Whatever was sent under a lock, nothing of it is in the way of what the next holder makes of the file.
+/// to it. Nothing that was sent under a lock is in the way of what the next holder makes of the file.
 #[test]
 fn what_the_kernel_writes_while_a_content_is_sent_goes_with_the_lock() {
     for policy in [Writeback::Sync, Writeback::Sirp] {
@@ -535,7 +535,7 @@ fn a_request_that_was_granted_here_instead_holds_nobody_up_at_the_server() {
     });
 }
 
-/// As builds do, one after the other: the server still had the lock of one when the next had taken it here.
+/// Builds lock so, one after the other: the server still had the lock of one when the next had taken it here.
 #[test]
 fn regression_a_lock_that_was_taken_here_behind_one_of_this_machine_is_held_and_given_up() {
     simulate(async {

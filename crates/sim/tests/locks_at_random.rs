@@ -1,6 +1,6 @@
 //! Locks at random: two clients with several programs each take and give up whole files and parts, for themselves or
-//! shared, waiting or not. Nobody has what another excludes, each sees what the last has written, nobody waits much
-//! longer than the others hold it, and nobody is refused what is free.
+//! shared, waiting or not. No program has what another excludes, each sees what the last has written, none waits much
+//! longer than the others hold it, and none is refused what is free.
 //!
 //! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test sim locks_at_random::` is the long run.
 
@@ -21,23 +21,23 @@ const ROUNDS: u32 = 25;
 const HELD_MAX_MS: u64 = 60;
 /// So long that what another client has wanted is forgotten, and a lock kept.
 const AWAY_MAX_MS: u64 = 200_000;
-/// What is waited for at most: all others hold it once, and the server is told of each. A kept lock is kept for a
+/// The longest wait for a lock: all others hold it once, and the server is told of each. A kept lock is kept for a
 /// minute.
 const WAIT_MAX: Duration = Duration::from_secs(8);
-/// As long after the end of a lock everybody knows of it.
+/// Everybody knows of the end of a lock this long after it.
 const KNOWN_AFTER: Duration = Duration::from_secs(2);
 
-/// What a program has asked for.
+/// A lock that a program has asked for.
 struct Asked {
     program: u32,
     range: LockRange,
     kind: LockKind,
     is_held: bool,
-    /// `None`: it holds it, or may be about to.
+    /// `None`: the program holds it, or may be about to.
     until: Option<Instant>,
 }
 
-/// What is so, whatever clients and server believe.
+/// The true state, whatever clients and server believe.
 #[derive(Default)]
 struct Truth {
     asked: Vec<Asked>,
@@ -125,7 +125,7 @@ impl Program {
         self.process.close().await.expect("a close");
     }
 
-    /// Returns whether it is held.
+    /// Asks for a lock. Returns whether it is held.
     async fn lock(&mut self, range: LockRange, kind: LockKind, wait: bool) -> bool {
         let (begun, was_free) = (Instant::now(), self.truth().is_free(self.number, range, kind));
         self.truth().ask(self.number, range, kind);
@@ -150,7 +150,8 @@ impl Program {
         assert!(begun.elapsed() < WAIT_MAX, "program {} has waited {:?}", self.number, begun.elapsed());
     }
 
-    /// Only who has all of a file may rely on what is in it: it is stored as a whole.
+    /// Reads and writes the content. Only a program that has all of a file may rely on what is in it: it is stored as
+    /// a whole.
     async fn use_content(&mut self, range: LockRange, kind: LockKind) {
         if range != LockRange::ALL {
             return;

@@ -17,7 +17,7 @@ const BYTES_PER_S: u64 = 64_000;
 const RTT: Duration = Duration::from_millis(100);
 /// Ten seconds of the link.
 const LARGE_BYTES: usize = 640_000;
-/// What a lock costs that waits for nobody.
+/// The most that a lock takes that waits for nobody.
 const SOON: Duration = Duration::from_millis(500);
 
 /// A client at the end of a slow link with two programs, and one beside the server with one, that have a file open.
@@ -52,7 +52,7 @@ fn locking(process: &Process) -> JoinHandle<Result<(), Error>> {
     tokio::spawn(async move { process.lock().await })
 }
 
-/// A program has a lock, writes what takes ten seconds of the link, and gives the lock up.
+/// Takes a lock for a program, writes what takes ten seconds of the link, and gives the lock up.
 async fn write_under_lock(process: &Process, name: &'static str) {
     process.lock().await.expect("a lock");
     write_and_close(&process.vfs, name, vec![1; LARGE_BYTES]).await;

@@ -13,9 +13,9 @@ use crate::support::{BLACK_HOLE, clients, configured, content, simulate, write_a
 
 const DELAY: Duration = Duration::from_millis(50);
 const RTT: Duration = Duration::from_millis(100);
-/// What needs no server.
+/// The most that an operation takes that needs no server.
 const AT_ONCE: Duration = Duration::from_millis(5);
-/// As long as a lock is kept.
+/// How long a lock is kept.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// Two clients with the same file open in two programs of the first and one of the second. The first client keeps the
@@ -123,7 +123,7 @@ fn where_others_have_asked_it_goes_back_at_once() {
     });
 }
 
-/// What the next program does in turn the other client waits for, however long it has the lock.
+/// The other client waits for what the next program does in turn, however long that program has the lock.
 #[test]
 fn who_waits_has_it_when_the_next_program_gives_it_up() {
     simulate(async {

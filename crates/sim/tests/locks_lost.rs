@@ -1,5 +1,5 @@
-//! What was written under a lock that its client has lost (consistency.md, "Locks"): who has had the lock since is not
-//! to find it under its own.
+//! Content that was written under a lock that its client has lost (consistency.md, "Locks"): a client that has had the
+//! lock since is not to find it under its own.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ async fn world_of(locking: Locking) -> World {
     .await
 }
 
-/// The first client loses the lock under which it has written. It is back, and has sent all, while the second still has
-/// it or, if it never `takes` it, when nobody has.
+/// Lets the first client lose the lock under which it has written. The client is back, and has sent all, while the
+/// second still has the lock or, if the second never `takes` it, when nobody has.
 async fn lose(world: &mut World, logged: Logged, takes: bool) -> Process {
     let [one, two] = clients(world);
     write_and_close(&one, "file", vec![1; 10]).await;
@@ -132,7 +132,8 @@ fn what_was_written_under_a_lock_that_was_granted_here_is_compared_by_its_base()
     }
 }
 
-/// What another has stored decides from then on: who writes to that, with a lock or without, is in nobody's way.
+/// The stored content of another decides from then on: a program that writes to that, with a lock or without, is in
+/// nobody's way.
 #[test]
 fn who_has_lost_a_lock_stores_again_when_the_file_is_another() {
     for changes in [false, true] {
@@ -163,7 +164,7 @@ fn who_has_lost_a_lock_stores_again_when_the_file_is_another() {
 /// The server takes a lock that is asked for, and one that is given up, by its owner: the order of the two counts.
 #[test]
 fn who_asks_again_after_an_outage_has_what_it_was_granted() {
-    // What was given up is told a second after the last try, so the time is to meet that.
+    // The server is told of a lock that was given up a second after the last try, so the time is to meet that.
     for ms in (0..1000).step_by(10) {
         simulate(async {
             let world = world_of(Locking::Strict).await;
@@ -177,7 +178,7 @@ fn who_asks_again_after_an_outage_has_what_it_was_granted() {
                 tokio::spawn(async move { process.lock().await })
             };
             let mut waiting = lock(&rival);
-            // It is not kept then; and nothing has to be sent first.
+            // The lock is not kept then; and nothing has to be sent first.
             sleep(Duration::from_secs(1)).await;
             world.machines()[0].fall_silent(BLACK_HOLE);
             assert!(before.unlock().await.is_err(), "nobody can be told");

@@ -1,6 +1,6 @@
 //! Locks that are lost at random: two programs on each of three clients count under a lock, with `lock=strict` or
-//! `fail`, while links fall silent, for longer than leases last or not. Who was told that it is done has done it for
-//! good: everybody counts on from there, and it is no conflict.
+//! `fail`, while links fall silent, for longer than leases last or not. A program that was told that it is done has
+//! done it for good: everybody counts on from there, and it is no conflict.
 //!
 //! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test sim locks_lost_at_random::` is the long run.
 
@@ -19,16 +19,16 @@ const DELAY: Duration = Duration::from_millis(20);
 const CLIENTS: usize = 3;
 const PROGRAMS: u32 = 2;
 const ROUNDS: u32 = 15;
-/// What a program does between two locks, and under one: seldom for longer than a lease lasts.
+/// The longest pauses of a program between two locks, and under one: seldom longer than a lease lasts.
 const PAUSE_MAX_MS: [u64; 4] = [200, 2_000, 20_000, 100_000];
-/// With `lock=fail` that comes at once.
+/// A refusal comes at once with `lock=fail`.
 const AFTER_REFUSAL: Duration = Duration::from_secs(10);
 const SILENCES: u32 = 40;
 const SILENCE_MAX_MS: [u64; 2] = [10_000, 150_000];
-/// Until everybody has sent everything.
+/// Time until everybody has sent everything.
 const SETTLED_AFTER: Duration = Duration::from_secs(300);
 
-/// What was counted and by whom, in a file.
+/// A count in a file: its value, and a token of the program that counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Count {
     value: u32,
@@ -49,7 +49,7 @@ impl Count {
     }
 }
 
-/// What programs were told that it is done.
+/// Counts that programs were told are done.
 #[derive(Default)]
 struct Truth {
     done: Vec<Count>,
@@ -81,7 +81,7 @@ impl Program {
     async fn run(mut self) {
         for _ in 0..ROUNDS {
             self.pause().await;
-            // What is not valid any more may be out of reach.
+            // The file may be out of reach if what is cached is not valid any more.
             let Ok((process, passthrough)) = Process::try_open(&self.vfs, "counter", self.number).await else {
                 sleep(AFTER_REFUSAL).await;
                 continue;
@@ -91,7 +91,7 @@ impl Program {
                 Ok(()) => self.count(&process, passthrough, done_before).await,
                 Err(_) => sleep(AFTER_REFUSAL).await,
             }
-            // What it says is known by now.
+            // The answer of the close is known by now.
             let _ = process.close().await;
         }
     }
@@ -107,7 +107,7 @@ impl Program {
         };
         process.write(counted.to_bytes(), passthrough).await;
         if self.random.below(3) == 0 {
-            // It may have been lost; the unlock says so, too.
+            // The lock may have been lost; the unlock says so, too.
             let _ = self.vfs.flush(process.file).await;
         }
         self.pause().await;

@@ -1,4 +1,4 @@
-//! Locks of files that two clients make at the same moment: whoever is granted one has it alone (consistency.md,
+//! Locks of files that two clients make at the same moment: a client that is granted one has it alone (consistency.md,
 //! "Locks").
 
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! The tests of the whole system in a simulated world: one binary, for fifty would be linked one after the other. What
-//! listens to events (`figures.rs`) has one of its own: whether anybody does is kept for all threads of a process.
+//! The tests of the whole system in a simulated world: one binary, for fifty would be linked one after the other. The
+//! test that listens to events (`figures.rs`) has one of its own: whether anybody does is kept for all threads of a
+//! process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
 

@@ -1,5 +1,5 @@
-//! Names to come: a name shows at once what another client has announced it to mean. Whoever changes it then builds on
-//! what the server does not have yet.
+//! Names to come: a name shows at once what another client has announced it to mean. A client that changes it then
+//! builds on what the server does not have yet.
 
 use std::time::Duration;
 

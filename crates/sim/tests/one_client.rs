@@ -9,9 +9,9 @@ use mafs_sim::{Faults, run, run_above_kernel, run_in_background};
 
 use crate::support::{assert_same, judged, seeds};
 
-/// The longest of a link, one way.
+/// The longest delay of a link, one way.
 const DELAY: Duration = Duration::from_millis(40);
-/// Of a run.
+/// The operations of a run.
 const OPERATIONS: usize = 300;
 
 const ALL: Faults = Faults {

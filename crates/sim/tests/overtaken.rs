@@ -1,5 +1,5 @@
-//! Overtaken: what a client shows of a file that another has changed since, on top of its own version or in conflict
-//! with it, while it waits to hear what has become of its own.
+//! Overtaken: the state that a client shows of a file that another has changed since, on top of its own version or in
+//! conflict with it, while it waits to hear what has become of its own.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn two(close: Close) -> World {
     configured(world, configure).await
 }
 
-/// Of the file that is changed by both: more than is sent again without asking how much of it has arrived.
+/// Bytes of the file that is changed by both: more than is sent again without asking how much of it has arrived.
 const SHARED_BYTES: usize = 512 << 10;
 
 /// The version of the first client is at the server and that of the second, which is longer, on top of it; the answer
@@ -63,7 +63,7 @@ fn who_has_not_heard_that_its_version_arrived_opens_the_one_on_top_of_it() {
     });
 }
 
-/// Or the kernel keeps the size of its own for as long as the lease, and cuts what it reads.
+/// Otherwise the kernel keeps the size of its own for as long as the lease, and cuts what it reads.
 #[test]
 fn who_has_not_heard_that_its_version_arrived_is_shown_the_size_of_the_one_on_top_of_it() {
     simulate(async {
@@ -80,7 +80,7 @@ fn who_has_not_heard_that_its_version_arrived_is_shown_the_size_of_the_one_on_to
     });
 }
 
-/// What the kernel keeps must not outlast the verdict.
+/// Attributes that the kernel keeps must not outlast the verdict.
 #[test]
 fn what_was_written_here_after_that_is_shown_and_not_kept() {
     simulate(async {
@@ -180,7 +180,7 @@ fn a_name_means_what_others_have_made_of_it_since() {
     });
 }
 
-/// What was asked about need not name all of them.
+/// The objects asked about need not name all of them.
 #[test]
 fn what_a_record_builds_on_is_applied_with_it() {
     simulate(async {
@@ -242,7 +242,7 @@ fn attributes_are_what_others_have_set_since() {
     });
 }
 
-/// What a name means is not known before it is asked for, and so not what has been changed of that.
+/// The object of a name is not known before the name is asked for, and so neither is what has been changed of it.
 #[test]
 fn a_file_has_as_many_names_as_are_left_whatever_it_is_seen_by() {
     simulate(async {
@@ -278,7 +278,7 @@ fn a_file_has_as_many_names_as_are_left_whatever_it_is_seen_by() {
     });
 }
 
-/// Which records have been applied is told with whatever is asked for, be it another file's status.
+/// The records that have been applied are told with whatever is asked for, be it another file's status.
 #[test]
 fn a_file_that_was_given_a_name_is_there_when_it_has_lost_the_one_before() {
     simulate(async {
@@ -317,7 +317,7 @@ fn a_file_that_is_stored_while_it_loses_a_name_has_the_other() {
         let file = write_and_close(&one, "f", vec![1; 10]).await;
         one.link(file, VnodeId::ROOT, Bytes::from("second"), CALLER).await.expect("a link");
         one.sync().await.expect("a sync");
-        // It has been promised to be told of names, and not of the file.
+        // The client has been promised to be told of names, and not of the file.
         other.lookup(VnodeId::ROOT, Bytes::from("none")).await.expect_err("a name");
         world.machines()[1].isolate();
         overwrite(&one, "second", vec![2; SHARED_BYTES]).await;
@@ -330,7 +330,7 @@ fn a_file_that_is_stored_while_it_loses_a_name_has_the_other() {
     });
 }
 
-/// As a program that keeps its log open, which another machine rotates.
+/// A program keeps its log open, which another machine rotates.
 #[test]
 fn who_has_a_file_open_that_others_have_removed_since_keeps_it() {
     simulate(async {

@@ -176,7 +176,7 @@ fn invariant_4_a_file_the_kernel_writes_while_it_is_sent_is_never_stored_as_a_mi
         assert!(!closing.is_finished(), "the store should still be under way");
         container.write_all_at(&vec![3; 5_000_000], 0).expect("the third version");
         closing.await.expect("the task").expect("the close");
-        // What of the third version was closed is not said, but it is there whole or not at all.
+        // Nothing says which part of the third version was closed, but it is there whole or not at all.
         world.crash_client(Crash::Power);
         world.empty_cache();
         world.start_client().await.expect("the client starts");

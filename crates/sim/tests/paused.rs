@@ -133,7 +133,7 @@ fn what_the_user_wants_first_is_sent_from_a_paused_queue() {
     });
 }
 
-/// Nobody has asked for what an unmount sends; who mounts again has said nothing.
+/// Nobody has asked for what an unmount sends; a user that mounts again has said nothing.
 #[test]
 fn an_unmount_sends_nothing_of_a_paused_queue_and_ends_the_pause() {
     simulate(async {

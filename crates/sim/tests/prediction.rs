@@ -1,5 +1,5 @@
-//! What will be opened next is fetched before that: how much quicker programs are for it, and what it costs in vain
-//! (docs/semantics.md, "What is kept here"). `--nocapture` shows the figures.
+//! Files that will be opened next are fetched before that: how much quicker programs are for it, and what it costs in
+//! vain (docs/semantics.md, "What is kept here"). `--nocapture` shows the figures.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const RATE: u64 = 1_000_000;
 const RTT: Duration = Duration::from_millis(300);
 const FILES: usize = 200;
 const FILE_BYTES: u64 = 4000;
-/// Of the bytes that have come, one in so many at most was fetched in vain.
+/// One in so many at most of the bytes that have come was fetched in vain.
 const VAIN_PARTS: u64 = 5;
 
 /// Two clients, of which the first makes what the second reads at the end of a long link.
@@ -67,11 +67,11 @@ async fn read_by(vfs: &Vfs, vnode: VnodeId, program: Program) {
 /// The order in which a program reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reading {
-    /// As `cat *` does.
+    /// The order of names, as `cat *` reads.
     Names,
-    /// As `grep -r` does.
+    /// The order of the listing, as `grep -r` reads.
     Listing,
-    /// As nobody does.
+    /// A random order, in which nobody reads.
     Random,
 }
 
@@ -182,8 +182,8 @@ fn two_programs_that_read_one_directory_at_a_time_are_both_followed() {
     assert!(with * 2 < without && with * 2 < as_one, "{with:?} of {without:?}");
 }
 
-/// What a compiler reads: headers of several directories, in an order of their own, for the second time after somebody
-/// has changed all of them.
+/// Reads as a compiler does: headers of several directories, in an order of their own, for the second time after
+/// somebody has changed all of them. Returns how long each time took.
 fn headers(prefetch: bool) -> [Duration; 2] {
     simulated(async move {
         let (_world, [one, two]) = two(prefetch).await;
@@ -222,7 +222,7 @@ fn what_was_read_in_an_order_once_comes_quicker_in_that_order() {
     assert!(with[1] * 2 < without[1], "{with:?} of {without:?}");
 }
 
-/// Who lists a directory and opens one file, or a few here and there, causes nothing.
+/// A program that lists a directory and opens one file, or a few here and there, causes nothing.
 #[test]
 fn who_opens_a_file_or_two_is_not_followed() {
     simulate(async {
@@ -267,7 +267,7 @@ fn what_is_fetched_ahead_delays_a_demanded_fetch_by_no_more_than_a_chunk() {
     assert!(beside < alone + Duration::from_millis(100), "{beside:?} beside, {alone:?} alone");
 }
 
-/// What another client changes before it is opened counts as fetched in vain, and comes again.
+/// A file that another client changes before it is opened counts as fetched in vain, and comes again.
 #[test]
 fn what_was_fetched_ahead_is_never_shown_when_it_is_out_of_date() {
     simulate(async {

@@ -316,7 +316,7 @@ fn a_session_that_is_resumed_keeps_the_cache_and_a_new_one_validates_it() {
     });
 }
 
-/// As when the caller of a slow creation is killed, and the next one finds the name.
+/// The caller of a slow creation is killed, and the next one finds the name.
 #[test]
 fn what_is_written_to_a_file_before_its_creation_is_answered_stays_unsent_and_is_sent() {
     for passthrough in [false, true] {

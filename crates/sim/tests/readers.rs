@@ -38,7 +38,7 @@ async fn append(vfs: &Vfs, name: &'static str, bytes: &[u8]) {
     vfs.release(file);
 }
 
-/// What a reader sees, twenty times a second for five seconds.
+/// Returns what a reader sees last; it looks twenty times a second for five seconds.
 async fn watch(mut seen: impl AsyncFnMut() -> Vec<u8>, may_be: &[&[u8]]) -> Vec<u8> {
     let mut last = Vec::new();
     for _ in 0..100 {
@@ -99,7 +99,7 @@ fn the_container_that_the_kernel_has_grows_by_what_others_append() {
             bytes
         };
         assert!(watch(read, &[&before, &after]).await == after);
-        // The same for who opens it now, in one container with the others.
+        // A program that opens the file now reads the same, in one container with the others.
         overwrite(&writer, "file", vec![3; 10]).await;
         writer.sync().await.expect("a sync");
         let again = reader.open(vnode, READ, CALLER).await.expect("an open");

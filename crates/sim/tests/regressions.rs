@@ -262,7 +262,7 @@ fn an_update_of_a_file_that_somebody_else_removed_is_shown_by_its_path() {
     }
 }
 
-/// What the life before had logged just before it was killed was durable only once something else was logged.
+/// A change that the life before had logged just before it was killed was durable only once something else was logged.
 #[test]
 fn regression_what_was_logged_before_a_kill_is_durable_a_second_after_the_next_start() {
     for seed in 0..20 {
@@ -508,7 +508,7 @@ fn regression_51633_what_was_removed_is_not_sent_again_after_a_loss_of_power() {
             overwrite(&vfs, "removed", vec![9; 200_000]).await;
             tokio::time::sleep(Duration::from_secs(2)).await;
             vfs.unlink(VnodeId::ROOT, Bytes::from("removed"), CALLER).await.expect("a removal");
-            // It is at the server, and answered.
+            // The removal is at the server, and answered.
             tokio::time::sleep(Duration::from_millis(500)).await;
             vfs.unlink(VnodeId::ROOT, Bytes::from("before"), CALLER).await.expect("a removal");
             world.crash_client(Crash::Power);

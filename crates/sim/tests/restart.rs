@@ -19,7 +19,7 @@ use crate::support::{
 /// looks at all its files when it is asked for room: `cache/cml.rs` reads a log of 100,000 records.
 const FILES: u32 = if cfg!(debug_assertions) { 1500 } else { 10_000 };
 
-/// What is required of 100,000 records in a release build.
+/// The time required of 100,000 records in a release build.
 const START_MAX: Duration = Duration::from_secs(if cfg!(debug_assertions) { 3 } else { 1 });
 
 /// One client over a link on which next to nothing arrives, in the background.
@@ -85,7 +85,7 @@ fn a_long_queue_is_taken_up_at_once() {
     });
 }
 
-/// What the kernel may still write to is copied before it is sent, and the log says so.
+/// A file that the kernel may still write to is copied before it is sent, and the log says so.
 #[test]
 fn what_was_copied_to_be_sent_and_not_changed_since_is_sent_once() {
     for crash in [None, Some(Crash::Kill), Some(Crash::Power)] {
@@ -114,7 +114,7 @@ fn what_was_copied_to_be_sent_and_not_changed_since_is_sent_once() {
     }
 }
 
-/// What its program has done last.
+/// The last act of the client's program.
 #[derive(Clone, Copy, Debug)]
 enum Kept {
     Nothing,

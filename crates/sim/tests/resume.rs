@@ -85,7 +85,7 @@ fn status_says_how_much_has_not_arrived() {
         while tokio::time::timeout(LIFE, &mut closing).await.is_err() {
             let unsent = vfs.status().unsent_bytes;
             assert!(unsent < last.min(large().len() as u64 * 3 / 4), "{unsent} bytes, {last} before");
-            // What was on its way is lost.
+            // Bytes that were on their way are lost.
             last = unsent + 1_000_000;
             world.cut_link();
         }
@@ -138,12 +138,12 @@ fn what_changed_after_the_interruption_is_sent_anew() {
     });
 }
 
-/// What is stored while it is interrupted so often, and what may be sent of it in all.
+/// The size of a content that is interrupted so often, and the most that may be sent of it in all.
 const HUGE_BYTES: u32 = 50_000_000;
 const INTERRUPTIONS: usize = 10;
 const SENT_BYTES_MAX: u64 = 51_000_000;
 
-/// What ends an attempt to store.
+/// Event that ends an attempt to store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Interruption {
     Cut,
@@ -151,7 +151,7 @@ enum Interruption {
     KillServer,
 }
 
-/// Of all classes: what is pulled travels as what is fetched does.
+/// Returns the bytes of all classes: what is pulled travels as what is fetched does.
 fn sent_bytes(vfs: &Vfs) -> u64 {
     vfs.statistics().iter().map(|class| class.sent_bytes).sum()
 }

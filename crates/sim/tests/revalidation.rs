@@ -1,4 +1,4 @@
-//! What a client knows is asked for again after a long outage by one question: what has changed since (consistency.md,
+//! After a long outage a client asks about all that it knows by one question: what has changed since (consistency.md,
 //! "Revalidation").
 
 use std::time::Duration;
@@ -22,11 +22,11 @@ const RENEWED: Duration = Duration::from_secs(25);
 const DIRECTORIES: usize = 50;
 const FILES: usize = 200;
 const CHANGED: usize = 5;
-/// Of each directory the one entry that is a file; to make symlinks takes less of the test's time.
+/// The one entry of each directory that is a file; to make symlinks takes less of the test's time.
 const THE_FILE: usize = 7;
 /// Renewals of the lease, one of them in vain, a question for what has changed, and what is held.
 const CALLS_MAX: u64 = 20;
-/// What the attach, the changes and the statuses of what changed take, beside any contents.
+/// Bytes of the attach, the changes and the statuses of what changed, beside any contents.
 const BYTES_MAX: u64 = 16 << 10;
 
 async fn two(policy: Writeback) -> World {
@@ -39,7 +39,7 @@ fn traffic(vfs: &Vfs) -> (u64, u64) {
     (classes.iter().map(|class| class.calls).sum(), classes.iter().map(|class| class.received_bytes).sum())
 }
 
-/// Everything in the directories, as `ls -lR` has it.
+/// Looks at everything in the directories, as `ls -lR` does.
 async fn look_at_all(vfs: &Vfs, directories: &[VnodeId]) -> usize {
     let mut seen = 0;
     for directory in directories {
@@ -157,7 +157,7 @@ fn what_others_have_done_meanwhile_is_seen_and_what_they_have_not_is_not_asked_f
     }
 }
 
-/// It hears of every change at first, and then of those that it has named.
+/// The client hears of every change at first, and then of changes to what it has named.
 #[test]
 fn what_is_kept_is_promised_again_and_of_the_rest_nothing_is_heard() {
     for named in [false, true] {
@@ -187,7 +187,7 @@ fn what_is_kept_is_promised_again_and_of_the_rest_nothing_is_heard() {
     }
 }
 
-/// What has been announced and not sent counts as changed.
+/// A version that has been announced and not sent counts as changed.
 #[test]
 fn what_others_have_announced_meanwhile_is_waited_for() {
     simulate(async {
@@ -205,7 +205,7 @@ fn what_others_have_announced_meanwhile_is_waited_for() {
     });
 }
 
-/// As after an outage, by what the index on its disk says.
+/// The client asks as after an outage, by what the index on its disk says.
 #[test]
 fn a_client_that_was_restarted_asks_only_for_what_has_changed() {
     for crash in [None, Some(Crash::Kill), Some(Crash::Power)] {

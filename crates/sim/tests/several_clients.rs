@@ -10,7 +10,7 @@ use mafs_sim::{Faults, run_above_kernel, run_in_turns, run_together};
 
 use crate::support::{assert_same, judged, seeds};
 
-/// The longest of a link, one way.
+/// The longest delay of a link, one way.
 const DELAY: Duration = Duration::from_millis(40);
 
 const CRASHES: Faults = Faults {

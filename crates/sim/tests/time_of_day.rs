@@ -1,5 +1,5 @@
-//! The time of day of a client is set, back or forward: it is what files show, and nothing depends on it (leases and
-//! waits go by a clock that nobody sets).
+//! The time of day of a client is set, back or forward: files show it, and nothing depends on it (leases and waits go
+//! by a clock that nobody sets).
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::support::{
 const DAY_S: i64 = 86_400;
 const NEAR: Duration = Duration::from_millis(10);
 const SOON: Duration = Duration::from_secs(1);
-/// What has been written is in the log for good by then.
+/// A change that has been written is in the log for good by then.
 const LOGGED_DURABLY: Duration = Duration::from_secs(3);
 const OUTAGE: Duration = Duration::from_secs(300);
 
@@ -48,7 +48,7 @@ async fn set_while_connected(world: &World, ahead_s: i64) {
     assert_eq!(begun.elapsed(), Duration::ZERO, "the lease goes on");
 }
 
-/// What is done while the link is away, across a restart, arrives.
+/// Changes made while the link is away, across a restart, arrive.
 async fn set_while_disconnected(world: &mut World, ahead_s: i64, crash: Option<Crash>) {
     let [_, two] = clients(world);
     world.machines()[1].fall_silent_for(BLACK_HOLE, OUTAGE, true);

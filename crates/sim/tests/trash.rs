@@ -1,5 +1,5 @@
-//! `rm -rf` without a connection: what was most of all that others have made is in the trash when the client is back,
-//! whatever ends in the middle; less than that is gone, as is what the client made itself.
+//! `rm -rf` without a connection: removed files are in the trash when the client is back if they were most of all that
+//! others have made, whatever ends in the middle; fewer are gone, as is what the client made itself.
 
 use std::time::Duration;
 
@@ -135,12 +135,12 @@ fn invariant_9_what_was_most_of_what_others_made_is_in_the_trash() {
         assert_eq!(two.status().conflicts, 1, "people are told");
         let [conflict] = &one.conflicts().await.expect("the conflicts")[..] else { panic!("one conflict") };
         assert_eq!(conflict.kind, ConflictKind::Trash);
-        // It is an ordinary directory to both.
+        // The trash is an ordinary directory to both.
         let trash = trash_of(&two).await.expect("a trash");
         assert_eq!(list(&two, trash).await.expect("its names"), [(name("photos"), Kind::Directory)]);
         restore(&one, "photos", 1500).await;
         assert_eq!(list(&one, look(&one, "work").await.fid.vnode).await.expect("its names").len(), 500);
-        // Who empties the trash while connected has it empty, and nobody is told of it any more.
+        // A client that empties the trash while connected has it empty, and nobody is told of it any more.
         remove_all(&two, "photos").await;
         let above = one.lookup(VnodeId::ROOT, name(".mafs-trash")).await.expect("the trash").fid.vnode;
         let (client, _) = list(&one, above).await.expect("its names").remove(0);
@@ -210,7 +210,7 @@ fn invariant_1_nothing_is_lost_if_both_sides_are_killed_in_the_middle() {
     });
 }
 
-/// What the second client has not sent.
+/// Returns the changes and bytes that the second client has not sent.
 fn left(world: &World) -> (usize, u64) {
     let status = world.machines()[1].client().status();
     (usize::try_from(status.unsent_changes).expect("small"), status.unsent_bytes)

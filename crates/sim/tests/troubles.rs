@@ -1,4 +1,4 @@
-//! Troubles of the cache's disk: what of the modify log is lost must cost nobody's content.
+//! Troubles of the cache's disk: a loss of part of the modify log must cost nobody's content.
 
 use std::time::Duration;
 

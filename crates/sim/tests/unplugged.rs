@@ -28,7 +28,7 @@ const LONG: Duration = Duration::from_secs(600);
 /// An operation that waits for a round trip on the way at most, and not for what is being sent.
 const CALL_MAX: Duration = Duration::from_secs(1);
 
-/// As an editor saves: what comes later depends on what came before.
+/// Saves as an editor does: what comes later depends on what came before.
 async fn save(vfs: &Vfs, dir: VnodeId, round: u32) {
     let (draft, to) = (name("draft"), name(&format!("saved-{}", round % 7)));
     let made = vfs.create(dir, draft.clone(), Mode::from_bits(0o644), EXCLUSIVE, CALLER).await;
@@ -85,7 +85,7 @@ async fn save_durably(vfs: &Vfs, dir: VnodeId, file: &str) {
     vfs.release(opened.file);
 }
 
-/// What was fsynced comes before what is made later, so the server could not say before it has all of that.
+/// Fsynced content comes before what is made later, so the server could not say before it has all of that.
 #[test]
 fn names_are_decided_here_until_the_server_has_what_was_made_without_it() {
     simulate(async {

@@ -1,4 +1,4 @@
-//! What is on its way is as urgent as somebody waits for it: the rest of a file that nobody has open any more delays
+//! A content on its way is as urgent as somebody waits for it: the rest of a file that nobody has open any more delays
 //! nothing that is open, and is urgent again when somebody opens the file.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Extended attributes: what they cost, and what becomes of them without a name, a cache or a connection.
+//! Extended attributes: their costs, and their fate without a name, a cache or a connection.
 
 use bytes::Bytes;
 use mafs_client::vfs::{Caller, Error, Vfs};

@@ -1,4 +1,4 @@
-//! Single calls of programs, as a client gets them or by way of a kernel: what acts are made of.
+//! Single calls of programs, made to a client or by way of a kernel: acts consist of them.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ use crate::workload::{READ, REPLACE};
 /// The answer to a call of a program that has failed.
 #[derive(Debug)]
 pub(crate) enum Told {
-    /// In the words of the client.
+    /// An error in the words of the client.
     Client(Error),
-    /// In those of Linux, which has one word for several of them.
+    /// An error in the words of Linux, which has one word for several of the client's.
     Kernel(Errno),
 }
 
@@ -65,23 +65,23 @@ pub(crate) trait Calls {
     /// Whether a file can be found as O_TRUNC has left it, because what programs do goes into its container at once.
     const CUTS: bool;
 
-    /// The client behind them.
+    /// Returns the client behind the calls.
     fn vfs(&self) -> &Vfs;
 
     /// Finds the directory of a path, if that has to be told.
     async fn name(&self, path: &str) -> Result<Self::Name, Told>;
 
-    /// The object that a path means, as a first look shows it.
+    /// Looks up the object that a path means, as a first look shows it.
     async fn find(&self, path: &str) -> Result<Option<Attributes>, Told>;
 
     /// stat(2) of a path that has just meant this object.
     async fn stat(&self, path: &str, vnode: VnodeId) -> Result<Attributes, Told>;
 
-    /// The names of a directory and what they mean.
+    /// Lists the names of a directory and what they mean.
     async fn entries(&self, below: bool) -> Result<Vec<(String, VnodeId)>, Told>;
 
-    /// Opens and reads the whole file of a path that has just meant this one; which it was, and its bytes. `None`: its
-    /// version is gone, and nobody has opened the next one.
+    /// Opens and reads the whole file of a path that has just meant this one. Returns which file it was, and its
+    /// bytes. `None`: its version is gone, and nobody has opened the next one.
     async fn read(&self, path: &str, vnode: VnodeId) -> Result<Option<(VnodeId, Vec<u8>)>, Told>;
 
     /// Opens a file to write it anew.
@@ -99,14 +99,14 @@ pub(crate) trait Calls {
     /// Closes a descriptor of a file that has another one.
     async fn close_one(&self, file: &Self::File) -> Result<(), Told>;
 
-    /// Closes the last one.
+    /// Closes the last descriptor of a file.
     async fn close(&self, file: Self::File) -> Result<(), Told>;
 
     /// chmod(2).
     async fn set_mode(&self, path: &str, vnode: VnodeId, mode: u32) -> Result<(), Told>;
 
-    /// The extended attribute that programs set, of a path that has just meant this object, and which it means now; 0:
-    /// that has none.
+    /// Returns the extended attribute that programs set, of a path that has just meant this object, and which object
+    /// it means now; 0: that has none.
     async fn xattr(&self, path: &str, vnode: VnodeId) -> Result<(VnodeId, u64), Told>;
 
     /// setxattr(2).
@@ -125,12 +125,12 @@ pub(crate) trait Calls {
     async fn make(&self, name: Self::Name, kind: Kind) -> Result<VnodeId, Told>;
 }
 
-/// The token that an extended attribute holds.
+/// Returns the token that an extended attribute holds.
 fn token_of(value: &[u8]) -> u64 {
     value.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
 
-/// [`BELOW`], or the root.
+/// Returns the directory [`BELOW`], or the root.
 async fn directory(vfs: &Vfs, is_below: bool) -> Result<VnodeId, Error> {
     match is_below {
         true => Ok(vfs.lookup(VnodeId::ROOT, BELOW.into()).await?.fid.vnode),

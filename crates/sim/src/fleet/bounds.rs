@@ -1,5 +1,5 @@
-//! What holds of the wire during a run: how much waits below the engine, how long a small call waits, and that nobody
-//! who sends nonsense harms anybody.
+//! Bounds on the wire during a run: how much waits below the engine, how long a small call waits, and that no stranger
+//! harms anybody by sending nonsense.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const UNANSWERED: u32 = u32::MAX;
 const CALLS: usize = 10;
 /// Beyond every method that there is.
 const METHOD_MAX: u64 = 24;
-/// What may be in flight before anything is known of a link, and the least chunk, with their headers.
+/// Bytes that may be in flight before anything is known of a link, and the least chunk, with their headers.
 const FIRST_WINDOW_BYTES: u64 = 10 * 1500;
 const CHUNK_BYTES_MIN: u64 = 1500;
 /// A chunk takes so much of a link's time.
@@ -43,12 +43,12 @@ impl SteadyLink {
         Self { bytes_per_s, rtt, known_since: None }
     }
 
-    /// What holds of a client at the end of one that nothing has befallen.
+    /// Checks the bounds of a client at the end of such a link, if nothing has befallen it.
     pub(super) fn check(&mut self, client: usize, vfs: &Vfs) -> Result<(), String> {
         let status = vfs.status();
         // As long as the rate is not known the window is two and a half times what the link holds, and that counts how
-        // long acknowledgements wait in the other end's queue: 37 ms on a link of 96, with seed 310142. What was sent
-        // until then is in flight until it has arrived: 86 KB on a link of 250 KB/s, with seed 794489.
+        // long acknowledgements wait in the other end's queue: 37 ms on a link of 96, with seed 310142. Bytes sent
+        // until then are in flight until they have arrived: 86 KB on a link of 250 KB/s, with seed 794489.
         let beginning = Self { rtt: self.rtt * 3 / 2, ..*self };
         let known_since = status.rate_bytes_per_s.map(|_| self.known_since.unwrap_or_else(Instant::now));
         self.known_since = known_since;
@@ -68,8 +68,8 @@ impl SteadyLink {
         Ok(())
     }
 
-    /// What a window may be: what the link holds, and beyond that two chunks, or one and a half times as much while the
-    /// rate grows. The smallest round trip takes its own frame's way onto the link, too.
+    /// Returns the most that a window may be: what the link holds, and beyond that two chunks, or one and a half times
+    /// as much while the rate grows. The smallest round trip takes its own frame's way onto the link, too.
     fn window_bytes_max(self) -> u64 {
         let link = self.bytes_in(self.rtt) + CHUNK_BYTES_MIN;
         FIRST_WINDOW_BYTES.max(link + (2 * self.chunk_bytes()).max(link * 3 / 2))
@@ -79,7 +79,7 @@ impl SteadyLink {
         CHUNK_BYTES_MIN.max(self.bytes_in(CHUNK_TIME))
     }
 
-    /// How long a window and a chunk take, until they are acknowledged.
+    /// Returns how long a window and a chunk take, until they are acknowledged.
     fn control_wait_max(self) -> Duration {
         let bytes = self.window_bytes_max() + self.chunk_bytes();
         Duration::from_micros(bytes * 1_000_000 / self.bytes_per_s) + self.rtt + SLACK
@@ -90,12 +90,12 @@ impl SteadyLink {
     }
 }
 
-/// A stranger connects and calls methods with bytes that mean nothing. Each is answered, none with success.
+/// Connects as a stranger and calls methods with bytes that mean nothing. Each call is answered, none with success.
 pub(super) async fn call_nonsense(carrier: Carrier, clock: Arc<dyn Clock>, random: &mut Random) -> Result<(), String> {
     let (peer, _incoming) = Peer::start(carrier, Config::default(), clock);
     for _ in 0..CALLS {
         let method = u32::try_from(random.below(METHOD_MAX)).unwrap_or(0);
-        // It has no arguments, so all that is a message will do; and who has no session has nothing to end.
+        // Detach has no arguments, so any message will do; and a stranger without a session has nothing to end.
         let may_succeed = method == Method::Detach.number();
         let body: Vec<u8> = (0..random.below(200)).map(|_| u8::try_from(random.below(256)).unwrap_or(0)).collect();
         let class = random.one_of(&Class::ALL);

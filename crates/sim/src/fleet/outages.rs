@@ -1,4 +1,4 @@
-//! What keeps the clients of a fleet from the server or from acting, from its beginning to its end.
+//! Everything that keeps the clients of a fleet from the server or from acting, from its beginning to its end.
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::machine::CacheImage;
 use crate::network::{Connecting, Silence, Way};
 use crate::world::Crash;
 
-/// That a client is out of touch, or may be.
+/// State of a client that is out of touch, or may be.
 #[derive(Clone, Copy)]
 pub(super) struct Out {
     /// When that ends by itself.
@@ -18,14 +18,14 @@ pub(super) struct Out {
     sleeps: bool,
 }
 
-/// What a machine had on its disk once.
+/// Contents of a machine's disk at an earlier moment.
 pub(super) struct Image {
     client: usize,
     cache: CacheImage,
 }
 
 impl Fleet {
-    /// Returns who has crashed, and how.
+    /// Lets a fault strike. Returns which client has crashed, and how.
     pub(super) fn strike(&mut self, strike: Strike) -> Result<Option<(usize, Crash)>, String> {
         match strike {
             Strike::Cut(victim) => self.world.machines()[victim].cut_link(),
@@ -45,7 +45,7 @@ impl Fleet {
             Strike::Isolate(_) | Strike::Silent(..) => {}
             Strike::Client(victim, crash) => {
                 self.world.crash_machine(victim, crash);
-                // Whoever acts may wait for it until its lease has ended.
+                // An acting client may wait for the victim until the victim's lease has ended.
                 self.versions.borrow_mut().lose_touch(victim);
                 self.versions.borrow_mut().restart(victim);
                 if crash == Crash::Power {
@@ -79,7 +79,7 @@ impl Fleet {
         self.world.limit_server_disk(bytes_free).map_err(|error| error.to_string())
     }
 
-    /// There is room on the server's disk.
+    /// Makes room on the server's disk.
     pub(super) fn empty_server(&mut self) -> Result<(), String> {
         if self.versions.borrow_mut().set_full(false) {
             self.trace.push(format!("{:?}: there is room", self.begun.elapsed()));
@@ -98,7 +98,7 @@ impl Fleet {
         self.world.machines()[client].limit_disk(bytes_free).map_err(|error| error.to_string())
     }
 
-    /// There is room on the disk of a client.
+    /// Makes room on the disk of a client.
     fn empty_client(&mut self, client: usize) -> Result<(), String> {
         if std::mem::take(&mut self.full[client]) {
             self.trace.push(format!("{:?}: client {client} has room", self.begun.elapsed()));
@@ -136,7 +136,7 @@ impl Fleet {
         self.empty_server()
     }
 
-    /// A machine is suspended: nothing reaches it, and it does nothing.
+    /// Suspends a machine: nothing reaches it, and it does nothing.
     pub(super) fn suspend(&mut self) {
         let victim = some_client(&mut self.random, CLIENTS);
         if self.out[victim].is_some() {
@@ -160,7 +160,7 @@ impl Fleet {
         let Some(Image { client, cache }) = self.image.take() else {
             let client = some_client(&mut self.random, CLIENTS);
             let machine = &self.world.machines()[client];
-            // What was open for writing is taken for changed when its client starts from the image.
+            // A file that was open for writing is taken for changed when its client starts from the image.
             if log_of(machine.client()).is_empty() && machine.client().status().open_files == 0 {
                 self.trace.push(format!("{:?}: an image of client {client}", self.begun.elapsed()));
                 self.image = Some(Image { client, cache: machine.cache_image() });

@@ -27,7 +27,7 @@ const CONTAINERS: &str = "containers/";
 /// Longer writes come in two parts.
 const PAGE_BYTES: usize = 4096;
 
-/// A container on the disk that the daemon has left. One without a name is not there: nobody else has it.
+/// Finds a container on the disk that the daemon has left. One without a name is not there: nobody else has it.
 pub(super) fn left_on(disk: &MemoryDisk, container: Backing) -> Backing {
     let list = |path: &str| disk.list(path).unwrap_or_default();
     let directories = list("containers").into_iter().map(|name| format!("{CONTAINERS}{name}"));
@@ -40,7 +40,7 @@ pub(super) fn left_on(disk: &MemoryDisk, container: Backing) -> Backing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ChangeId(u64);
 
-/// What a program does to a container.
+/// A program's change of a container.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     /// write(2); without a place at the end of the file.
@@ -57,7 +57,7 @@ pub(super) struct Backings {
 
 struct Shared {
     random: Random,
-    /// What the daemon has open, by the address of what it has.
+    /// Containers that the daemon has open, by the address of the daemon's file.
     opened: BTreeMap<usize, Backing>,
     begun: Vec<Begun>,
     next_id: u64,
@@ -91,12 +91,12 @@ impl Backings {
         Arc::new(WatchedDisk { disk, backings: self.clone() })
     }
 
-    /// The kernel takes what the daemon has open.
+    /// Returns the container that the daemon has open, for the kernel to take.
     pub(super) fn take(&self, container: &Arc<dyn DiskFile>) -> Option<Backing> {
         self.shared().opened.get(&address(container.as_ref())).cloned()
     }
 
-    /// A program begins to change a file: from now on that may happen at any moment.
+    /// Begins a program's change of a file: from now on it may happen at any moment.
     pub(super) fn begin(&self, file: &Backing, change: Change) -> ChangeId {
         let mut shared = self.shared();
         let id = ChangeId(shared.next_id);
@@ -159,7 +159,7 @@ impl Begun {
         }
     }
 
-    /// The next part of a change; of a long write only a part of the bytes if it is to be `partly`.
+    /// Does the next part of a change; of a long write only a part of the bytes if it is to be `partly`.
     fn go_on(&mut self, partly: bool) {
         let next = match &self.change {
             Change::Write { at, bytes } => write_on(&self.file, *at, bytes, &self.stage, partly),
@@ -271,7 +271,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// A call of the daemon, with what programs do just before and just after it.
+    /// Makes a call of the daemon, with what programs do just before and just after it.
     fn among_changes<T>(&self, exclusive: bool, call: impl FnOnce(&MemoryFile) -> io::Result<T>) -> io::Result<T> {
         self.backings.interfere(&self.file, exclusive);
         let result = call(&self.file);

@@ -186,7 +186,7 @@ impl Kernel {
         Ok(self.backings.end(id)?)
     }
 
-    /// After `fuse_direct_io`: whatever the daemon answers is what the program gets.
+    /// Reads as `fuse_direct_io` does: whatever the daemon answers is what the program gets.
     async fn read_direct(&self, file: &OpenFile, at: u64, count: usize) -> Result<Vec<u8>, Errno> {
         let bytes = u32::try_from(count).unwrap_or(u32::MAX);
         Ok(self.ask(self.vfs.read(file.handle, at, bytes)).await?.to_vec())
@@ -215,7 +215,7 @@ impl Kernel {
             let Some(pages) = part else { continue };
             let last = pages.end;
             let read = self.fetch_pages(file, pages).await?;
-            // What was read is used once, whatever the kernel has been told meanwhile.
+            // Bytes that were read are used once, whatever the kernel has been told meanwhile.
             let wanted = end.min(self.state().inode(file.vnode)?.size()).min(last * PAGE_BYTES);
             let from = at + bytes.len() as u64;
             let skip = usize::try_from(from % PAGE_BYTES).unwrap_or(0);
@@ -250,7 +250,7 @@ impl Kernel {
     }
 
     async fn write_pages(&self, file: &OpenFile, at: u64, bytes: &[u8]) -> Result<u64, Errno> {
-        // Where the end is the kernel believes to know.
+        // The kernel believes that it knows where the end is.
         let mut at = if file.mode.append { self.state().inode(file.vnode)?.size() } else { at };
         for part in bytes.chunks(WRITE_BYTES_MAX) {
             let place = self.send(file, at, Bytes::copy_from_slice(part)).await?;
@@ -298,7 +298,7 @@ impl Kernel {
         written
     }
 
-    /// The pages of a range are here: what a fault of a mapping waits for.
+    /// Brings the pages of a range: a fault of a mapping waits for them.
     pub(super) async fn bring_pages(&self, file: &OpenFile, at: u64, count: u64) -> Result<(), Errno> {
         for _ in 0..READS_MAX {
             let missing = self.state().inode(file.vnode)?.missing(at..at + count);

@@ -1,4 +1,4 @@
-//! What programs are told that fails, in the numbers of Linux, as `fuse/errno.rs` of the client has it.
+//! Errors that programs are told of, in the numbers of Linux, as `fuse/errno.rs` of the client has them.
 
 use std::fmt;
 use std::io;
@@ -17,9 +17,9 @@ impl Errno {
     pub const IO: Self = Self(5);
     /// No such descriptor, or not one for that.
     pub const BADF: Self = Self(9);
-    /// It is not allowed.
+    /// The call is not allowed.
     pub const ACCES: Self = Self(13);
-    /// Something else is under way with it.
+    /// Something else is under way with the object.
     pub const BUSY: Self = Self(16);
     /// The name exists.
     pub const EXIST: Self = Self(17);
@@ -27,7 +27,7 @@ impl Errno {
     pub const NOTDIR: Self = Self(20);
     /// A directory.
     pub const ISDIR: Self = Self(21);
-    /// It makes no sense.
+    /// The call makes no sense.
     pub const INVAL: Self = Self(22);
     /// The disk is full.
     pub const NOSPC: Self = Self(28);

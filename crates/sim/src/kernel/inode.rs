@@ -1,7 +1,7 @@
-//! What the kernel keeps of one inode: its attributes with their version, its pages, and the way of its data.
+//! State that the kernel keeps of one inode: its attributes with their version, its pages, and the way of its data.
 //!
 //! After fs/fuse/inode.c (`fuse_change_attributes`), file.c (`fuse_short_read`, `fuse_write_update_attr`) and iomode.c
-//! of Linux 6.18, without a writeback cache. Decides only; who asks the daemon is elsewhere.
+//! of Linux 6.18, without a writeback cache. This module decides only; the code that asks the daemon is elsewhere.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,22 +14,22 @@ use tokio::time::Instant;
 use super::backing::Backing;
 use super::errno::Errno;
 
-/// The unit of what is kept of a content.
+/// Bytes of a page, the unit in which a content is kept.
 pub(super) const PAGE_BYTES: u64 = 4096;
 
-/// The same in memory.
+/// Bytes of a page in memory: [`PAGE_BYTES`] as a `usize`.
 const PAGE: usize = 4096;
 
 /// Counts changes of attributes, over all inodes: an answer that was asked for before a change is older than it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) struct Version(pub(super) u64);
 
-/// What stat(2) tells of a file.
+/// Attributes of a file that stat(2) tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attributes {
-    /// Which it is.
+    /// The object.
     pub vnode: VnodeId,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its size.
     pub size: u64,
@@ -62,17 +62,17 @@ pub(super) struct Inode {
     /// How often pages were dropped because they are out of date.
     drops: u64,
     way: Way,
-    /// Held by whoever changes the file.
+    /// Held while the file is changed.
     pub(super) lock: Arc<Mutex<()>>,
-    /// Of a directory: held by who changes names, shared by who asks for one.
+    /// Held to change names of a directory, shared to ask for one.
     pub(super) names: Arc<RwLock<()>>,
 }
 
 struct Page {
     bytes: Vec<u8>,
-    /// It was stored to through a mapping.
+    /// Whether the page was stored to through a mapping.
     dirty: bool,
-    /// What was stored is on its way to the daemon.
+    /// Whether the bytes that were stored are on their way to the daemon.
     written: bool,
 }
 
@@ -81,7 +81,7 @@ impl Page {
         Self { bytes, dirty: false, written: false }
     }
 
-    /// Whether the daemon has not heard of what it holds.
+    /// Whether the daemon has not heard of what the page holds.
     fn is_ahead(&self) -> bool {
         self.dirty || self.written
     }
@@ -124,7 +124,8 @@ impl Inode {
         self.valid_until.is_some_and(|until| now <= until)
     }
 
-    /// The daemon has told attributes; `asked` is the newest version when it was asked, `None` if that does not count.
+    /// Takes attributes that the daemon has told; `asked` is the newest version when it was asked, `None` if that does
+    /// not count.
     pub(super) fn tell(&mut self, told: Attributes, until: Option<Instant>, asked: Option<Version>, next: Version) {
         if self.resizing || asked.is_some_and(|asked| self.version > asked) {
             return;
@@ -132,7 +133,7 @@ impl Inode {
         self.take(told, until, next);
     }
 
-    /// The daemon has set attributes, and tells what they are now.
+    /// Takes attributes that the daemon has set, as they are now.
     pub(super) fn take(&mut self, told: Attributes, until: Option<Instant>, next: Version) {
         let old_size = self.attributes.size;
         (self.attributes, self.valid_until, self.version) = (told, until, next);
@@ -142,14 +143,14 @@ impl Inode {
         }
     }
 
-    /// A program has written, up to `end`.
+    /// Notes that a program has written, up to `end`.
     pub(super) fn note_written(&mut self, end: u64, next: Version) {
         self.version = next;
         self.attributes.size = self.attributes.size.max(end);
         self.valid_until = None;
     }
 
-    /// The file was opened to be cut.
+    /// Notes that the file was opened to be cut.
     pub(super) fn note_cut(&mut self, next: Version) {
         self.version = next;
         self.attributes.size = 0;
@@ -157,7 +158,7 @@ impl Inode {
         self.cut_pages(0);
     }
 
-    /// A name has gone.
+    /// Notes that a name has gone.
     pub(super) fn note_unlinked(&mut self, next: Version) {
         self.version = next;
         self.attributes.links = self.attributes.links.saturating_sub(1);
@@ -168,7 +169,7 @@ impl Inode {
         self.valid_until = None;
     }
 
-    /// The daemon says that what is known is out of date, with the pages or without.
+    /// Takes the daemon's word that what is known is out of date, with the pages or without.
     pub(super) fn invalidate(&mut self, pages: bool, next: Version) {
         self.version = next;
         self.valid_until = None;
@@ -177,27 +178,27 @@ impl Inode {
         }
     }
 
-    /// The same with some pages.
+    /// Takes the daemon's word that what is known is out of date, with the pages of a range.
     pub(super) fn invalidate_range(&mut self, range: Range<u64>, next: Version) {
         self.invalidate(false, next);
         self.drops += 1;
         self.drop_range(range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES));
     }
 
-    /// A read has ended before its range: the file does, as far as is known here.
+    /// Notes that a read has ended before its range: the file does, as far as is known here.
     fn note_short_read(&mut self, end: u64, asked: Version, next: Version) {
         if asked >= self.version && end < self.attributes.size && !self.resizing {
             (self.version, self.attributes.size) = (next, end);
         }
     }
 
-    /// All pages that nobody has stored to.
+    /// Drops all pages that nobody has stored to.
     pub(super) fn drop_pages(&mut self) {
         self.drops += 1;
         self.pages.retain(|_, page| page.is_ahead());
     }
 
-    /// How often pages were dropped: for [`Self::fill`].
+    /// Returns how often pages were dropped: for [`Self::fill`].
     pub(super) fn drops(&self) -> u64 {
         self.drops
     }
@@ -210,7 +211,7 @@ impl Inode {
         }
     }
 
-    /// The first pages in a row that are not here, of a range of bytes.
+    /// Returns the first pages in a row that are not here, of a range of bytes.
     pub(super) fn missing(&self, range: Range<u64>) -> Option<Range<u64>> {
         let end = range.end.div_ceil(PAGE_BYTES);
         let is_missing = |number: &u64| !self.pages.contains_key(number);
@@ -218,8 +219,8 @@ impl Inode {
         Some(first..(first..end).find(|number| !is_missing(number)).unwrap_or(end))
     }
 
-    /// Takes what the daemon has answered to a read of whole pages, filled up with zeros. What was asked for before
-    /// pages were dropped is used once, and not kept by the kernel: here it goes with the next drop.
+    /// Takes what the daemon has answered to a read of whole pages, filled up with zeros. An answer that was asked for
+    /// before pages were dropped is used once, and not kept by the kernel: here it goes with the next drop.
     pub(super) fn fill(&mut self, pages: Range<u64>, read: &[u8], asked: Version, next: Version) {
         for number in pages.clone() {
             let start = usize::try_from((number - pages.start) * PAGE_BYTES).unwrap_or(usize::MAX).min(read.len());
@@ -238,7 +239,7 @@ impl Inode {
         self.pages.retain(|number, page| !pages.contains(number) || page.is_ahead());
     }
 
-    /// The bytes of a range whose pages are here.
+    /// Returns the bytes of a range whose pages are here.
     pub(super) fn copy(&self, range: Range<u64>) -> Vec<u8> {
         let (mut bytes, mut at) = (Vec::new(), range.start);
         while at < range.end {
@@ -251,12 +252,12 @@ impl Inode {
         bytes
     }
 
-    /// What a program writes goes into the pages that are here; whole ones are here then.
+    /// Puts bytes that a program writes into the pages that are here; pages that it writes whole are here then.
     pub(super) fn write_pages(&mut self, at: u64, bytes: &[u8]) {
         self.change_pages(at, bytes, false);
     }
 
-    /// The same of a store through a mapping, whose pages are here.
+    /// Puts bytes of a store through a mapping into its pages, which are here.
     pub(super) fn store_pages(&mut self, at: u64, bytes: &[u8]) {
         self.change_pages(at, bytes, true);
     }
@@ -296,12 +297,12 @@ impl Inode {
             .collect()
     }
 
-    /// The daemon has got what was stored.
+    /// Notes that the daemon has got what was stored.
     pub(super) fn end_writing(&mut self) {
         self.pages.values_mut().for_each(|page| page.written = false);
     }
 
-    /// An open file brings its way.
+    /// Notes an open file, which brings its way.
     pub(super) fn open(&mut self, backing: Option<&Backing>) -> Result<(), Errno> {
         let way = &mut self.way;
         match (backing, &way.backing) {
@@ -318,7 +319,7 @@ impl Inode {
         Ok(())
     }
 
-    /// An open file is gone, before the daemon hears of it.
+    /// Notes that an open file is gone, before the daemon hears of it.
     pub(super) fn close(&mut self, passthrough: bool) {
         self.opened = self.opened.saturating_sub(1);
         if !passthrough {

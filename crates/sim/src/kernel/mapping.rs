@@ -21,7 +21,7 @@ pub(super) enum Mapping {
 }
 
 impl Mapping {
-    /// The daemon has been killed, and left this disk.
+    /// Notes that the daemon has been killed, and has left this disk.
     pub(super) fn adopt(&mut self, disk: &MemoryDisk) {
         if let Self::Container(backing) = self {
             *backing = left_on(disk, Backing::clone(backing));
@@ -118,7 +118,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// An open file through which the pages of an inode are written.
+    /// Returns an open file through which the pages of an inode are written.
     pub(super) fn mapped_handle(&self, vnode: VnodeId) -> Option<FileHandle> {
         let state = self.state();
         let mut mapped = state.mappings.values().filter_map(|mapping| match mapping {

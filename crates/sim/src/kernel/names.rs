@@ -117,7 +117,7 @@ impl Kernel {
         self.make(place.clone(), async { self.vfs.link(vnode, place.0, place.1, CALLER).await }).await.map(drop)
     }
 
-    /// mkdir(2). Returns which it is.
+    /// mkdir(2). Returns the new directory.
     ///
     /// # Errors
     /// As the call.
@@ -127,7 +127,7 @@ impl Kernel {
         self.make(place, async { self.vfs.make_dir(parent, name, Mode::from_bits(mode), CALLER).await }).await
     }
 
-    /// symlink(2). Returns which it is.
+    /// symlink(2). Returns the new symlink.
     ///
     /// # Errors
     /// As the call.
@@ -147,7 +147,7 @@ impl Kernel {
         Ok(String::from_utf8_lossy(target.as_bytes()).into_owned())
     }
 
-    /// The names in a directory, sorted.
+    /// Lists the names in a directory, sorted.
     ///
     /// # Errors
     /// As getdents(2).
@@ -174,7 +174,7 @@ impl Kernel {
         Ok(names)
     }
 
-    /// What a path means; every name is asked for if that is `fresh`.
+    /// Returns the object that a path means; every name is asked for if that is `fresh`.
     pub(super) async fn walk(&self, path: &str, fresh: bool) -> Result<VnodeId, Errno> {
         self.ensure_root().await?;
         let mut at = VnodeId::ROOT;
@@ -188,7 +188,7 @@ impl Kernel {
         Ok(at)
     }
 
-    /// The directory and the name of a path.
+    /// Returns the directory and the name of a path.
     pub(super) async fn place(&self, path: &str, fresh: bool) -> Result<Place, Errno> {
         let (directory, name) = split(path);
         let parent = self.walk(directory, fresh).await?;
@@ -207,7 +207,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// What a name means. Who has to ask shares the directory with others who ask.
+    /// Looks a name up. A call that has to ask shares the directory with others that ask.
     async fn lookup(&self, place: &Place, fresh: bool) -> Result<Option<VnodeId>, Errno> {
         if let Some(known) = self.known(place, fresh) {
             return Ok(known);
@@ -219,7 +219,7 @@ impl Kernel {
         self.ask_for(place).await
     }
 
-    /// The same for who has locked the directory.
+    /// Looks a name up like [`Self::lookup`], for a call that has locked the directory.
     pub(super) async fn lookup_locked(&self, place: &Place, fresh: bool) -> Result<Option<VnodeId>, Errno> {
         if let Some(known) = self.known(place, fresh) {
             return Ok(known);
@@ -237,7 +237,7 @@ impl Kernel {
         (!fresh).then_some(entry.vnode)
     }
 
-    /// A name that has expired is asked for; whether it means what it did. One that meant nothing is dropped.
+    /// Asks for a name that has expired. Returns whether it means what it did. One that meant nothing is dropped.
     async fn is_revalidated(&self, place: &Place) -> Result<bool, Errno> {
         let known = self.state().entries.get(place).map(|entry| entry.vnode);
         let Some(known) = known else { return Ok(false) };
@@ -287,7 +287,7 @@ impl Kernel {
         found
     }
 
-    /// A name means an object, which the daemon has counted as looked up.
+    /// Notes that a name means an object, which the daemon has counted as looked up.
     pub(super) fn keep(&self, state: &mut State, place: &Place, object: &Object, asked: Option<Version>) {
         let keep = self.vfs.entry_time_to_live(place.0, &place.1, object);
         state.look_up(object, keep, asked);
@@ -315,7 +315,7 @@ impl Kernel {
         Ok(Arc::clone(&self.state().inode(vnode)?.names))
     }
 
-    /// Two directories, in one order, or one.
+    /// Locks two directories, in one order, or one.
     async fn lock_both(&self, one: VnodeId, other: VnodeId) -> Result<(Guard, Option<Guard>), Errno> {
         let first = self.names_of(one.min(other))?.write_owned().await;
         if one == other {

@@ -1,4 +1,4 @@
-//! What the daemon tells the kernel: `fuse_reverse_inval_inode` and `fuse_reverse_inval_entry`.
+//! Notifications of the daemon to the kernel: `fuse_reverse_inval_inode` and `fuse_reverse_inval_entry`.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -66,13 +66,13 @@ impl KernelCache for Edge {
 }
 
 impl State {
-    /// What is known of an inode is out of date, with its pages or without.
+    /// Notes that what is known of an inode is out of date, with its pages or without.
     pub(super) fn invalidate(&mut self, vnode: VnodeId, pages: bool) {
         self.change(vnode, |inode, next| inode.invalidate(pages, next));
     }
 
-    /// On Linux this waits for the lock of the directory, so that no answer puts back what it has taken. Here it is
-    /// done twice.
+    /// Applies a notification. On Linux this waits for the lock of the directory, so that no answer puts back what it
+    /// has taken. Here it is done twice.
     fn notify(&mut self, notified: Notified) {
         self.apply(&notified);
         if self.naming.contains_key(&notified.parent) {
@@ -92,12 +92,12 @@ impl State {
         }
     }
 
-    /// A request about names of a directory begins.
+    /// Notes that a request about names of a directory begins.
     pub(super) fn begin_naming(&mut self, parent: VnodeId) {
         *self.naming.entry(parent).or_default() += 1;
     }
 
-    /// Its answer has been taken in.
+    /// Notes that the answer of such a request has been taken in.
     pub(super) fn end_naming(&mut self, parent: VnodeId) {
         let left = self.naming.get_mut(&parent).map_or(0, |count| {
             *count -= 1;

@@ -18,7 +18,7 @@ use super::{CALLER, Errno, FileId, Kernel, OpenFile, RELEASE_MAX_MS, until, yiel
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Descriptor(u64);
 
-/// Whose locks a close ends: all programs count as one, for none locks anything.
+/// Owner of the locks that a close ends: all programs count as one, for none locks anything.
 const OWNER: u64 = 1;
 
 impl Kernel {
@@ -62,7 +62,7 @@ impl Kernel {
     /// close(2): flushes, and releases the file behind its last descriptor some time later.
     ///
     /// # Errors
-    /// What the flush says; the descriptor is gone all the same.
+    /// The error of the flush; the descriptor is gone all the same.
     pub async fn close(&self, descriptor: Descriptor) -> Result<(), Errno> {
         let id = self.state().descriptors.remove(&descriptor).ok_or(Errno::BADF)?;
         let flushed = self.flush(id).await;
@@ -70,7 +70,7 @@ impl Kernel {
         flushed
     }
 
-    /// The daemon has said of some files that it need not hear of a close (`open_answer`).
+    /// Flushes a file, unless the daemon has said that it need not hear of its close (`open_answer`).
     async fn flush(&self, id: FileId) -> Result<(), Errno> {
         let file = self.file(id)?;
         if file.handle.closes_unseen() {
@@ -80,7 +80,8 @@ impl Kernel {
         self.ask(self.vfs.flush_and_unlock(file.handle, OWNER)).await
     }
 
-    /// One who uses an open file is gone. Its way is free at once, and the daemon hears of the last one later.
+    /// Drops one user of an open file. After the last one the file's way is free at once, and the daemon hears of it
+    /// later.
     pub(super) fn put(&self, id: FileId) {
         let mut state = self.state();
         let Some(file) = state.files.get_mut(&id) else { return };
@@ -93,7 +94,7 @@ impl Kernel {
             inode.close(backing.is_some());
         }
         if let Some(backing) = backing {
-            // It fails only on a disk that is gone.
+            // Unmapping fails only on a disk that is gone.
             let _closed = backing.unmap(id.0);
         }
         state.releasing += 1;
@@ -172,8 +173,8 @@ impl Kernel {
         self.finish_open(vnode, opened, backing, mode, false)
     }
 
-    /// What the edge does before it answers an open: it has the kernel take the container, of all handles of an inode
-    /// the same, and forget the attributes of what mappings may store to.
+    /// Does what the edge does before it answers an open: it has the kernel take the container, the same for all
+    /// handles of an inode, and forget the attributes of files that mappings may store to.
     fn take_backing(&self, vnode: VnodeId, opened: Opened, mode: OpenMode) -> Option<Backing> {
         if !opened.passthrough {
             return None;
@@ -224,7 +225,7 @@ impl Kernel {
         }
         let (id, descriptor) = (FileId(state.number()), Descriptor(state.number()));
         if let Some(backing) = backing.as_ref().filter(|_| mode.write) {
-            // The kernel has it open for writing, as a mapping has.
+            // The kernel has the container open for writing, as a mapping has.
             backing.map(id.0)?;
         }
         state.files.insert(id, OpenFile { vnode, handle: opened.file, mode, backing, direct: opened.direct, users: 1 });
@@ -232,7 +233,7 @@ impl Kernel {
         Ok(descriptor)
     }
 
-    /// Which file a descriptor has: what fstat(2) tells without asking.
+    /// Returns which file a descriptor has: fstat(2) tells that without asking.
     ///
     /// # Errors
     /// As the call.
@@ -240,7 +241,7 @@ impl Kernel {
         Ok(self.file_of(descriptor)?.1.vnode)
     }
 
-    /// The open file behind a descriptor.
+    /// Returns the open file behind a descriptor.
     pub(super) fn file_of(&self, descriptor: Descriptor) -> Result<(FileId, OpenFile), Errno> {
         let id = *self.state().descriptors.get(&descriptor).ok_or(Errno::BADF)?;
         Ok((id, self.file(id)?))

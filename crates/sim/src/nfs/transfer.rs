@@ -14,7 +14,7 @@ use super::{Client, Operation};
 /// How often timeouts are looked for.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How a transfer went.
+/// Result of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transferred {
     /// From the first call to the last reply.
@@ -39,7 +39,7 @@ pub fn transfer(
 }
 
 /// Transfers a file of `file_bytes` for each of the stations around a base station, all at once: `cells` are the two
-/// directions, `up` first, whose time begins at 0. `None` for whoever takes longer than `limit`.
+/// directions, `up` first, whose time begins at 0. `None` for a station that takes longer than `limit`.
 #[must_use]
 pub fn transfer_all(
     client: &Client,

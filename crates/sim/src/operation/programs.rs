@@ -1,4 +1,4 @@
-//! How programs reach the file system of a machine: as the calls of its client come, or by way of a kernel.
+//! The ways of programs to the file system of a machine: by the calls of its client, or by way of a kernel.
 
 use std::time::Duration;
 

@@ -62,7 +62,7 @@ pub enum Call {
     Shrink,
 }
 
-/// What a call answers.
+/// The answer of a call.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing.
@@ -73,11 +73,11 @@ pub enum Answer {
     Bytes(Vec<u8>),
     /// Names.
     Names(Vec<String>),
-    /// Why not.
+    /// The error.
     Failed(Errno),
 }
 
-/// What is there, and who has it open.
+/// The files of a directory, and the descriptors and mappings of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     pub(super) names: BTreeMap<String, usize>,
@@ -93,7 +93,7 @@ pub(super) struct OpenFile {
     pub(super) append: bool,
 }
 
-/// What of a model a call looks at and changes.
+/// Parts of a model that a call looks at and changes.
 #[derive(Default)]
 pub(super) struct Effects {
     pub(super) looks_at: Option<usize>,
@@ -176,7 +176,7 @@ impl Model {
         }
     }
 
-    /// What of this model a call looks at and changes.
+    /// Returns the parts of this model that a call looks at and changes.
     pub(super) fn effects(&self, call: &Call) -> Effects {
         let of = |fd: &Slot| self.fds.get(fd).map(|open| open.file);
         let named = |name: &String| self.names.get(name).copied();
@@ -272,7 +272,7 @@ fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// As a program in another language reads it: its name and its arguments, yes and no as 1 and 0.
+/// Writes a call as a program in another language reads it: its name and its arguments, yes and no as 1 and 0.
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flag = |flag: &bool| u8::from(*flag);
@@ -315,7 +315,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// As a program in another language writes it: of bytes their number and their Adler-32.
+/// Writes an answer as a program in another language does: of bytes their number and their Adler-32.
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

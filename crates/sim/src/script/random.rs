@@ -7,7 +7,7 @@ use mafs_proto::Random;
 use super::call::{Call, Model, OpenFile, Slot};
 use super::{Script, Step};
 
-/// What programs do.
+/// The mix of things that programs do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mix {
     /// Files are made empty, closed, opened again and written at once, and little else.
@@ -117,7 +117,8 @@ impl Maker {
         self.reserved = None;
     }
 
-    /// What scripts and editors do: a file is made and closed before it is written, or written beside and renamed.
+    /// Makes a file as scripts and editors do: it is made and closed before it is written, or written beside and
+    /// renamed.
     fn make_and_write(&mut self) {
         let name = self.name();
         let (first, second) = (self.slot(), self.slot());

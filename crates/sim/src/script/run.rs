@@ -12,7 +12,7 @@ use crate::kernel::{Descriptor, Errno, Kernel, MappingId};
 /// More than any file has.
 const EVERYTHING: usize = 1 << 20;
 
-/// Runs a script in a directory, which is made; `others` show it too, and what was closed at once.
+/// Runs a script in a directory, which is made; `others` must show the directory too, and closed files at once.
 ///
 /// # Errors
 /// The first answer that is not what it must be, with what was called before.
@@ -39,7 +39,7 @@ pub async fn run(kernel: &Kernel, directory: &str, script: &Script, others: &[Ke
 /// Compares what a kernel shows of a directory with what a script has left.
 ///
 /// # Errors
-/// What differs.
+/// The difference.
 pub async fn check(kernel: &Kernel, directory: &str, left: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     let failed = |what: &str| {
         let what = what.to_owned();
@@ -62,7 +62,7 @@ pub async fn check(kernel: &Kernel, directory: &str, left: &BTreeMap<String, Vec
     }
 }
 
-/// What was closed others must show who open it then.
+/// Checks that others that open a file then show what was closed.
 async fn shown(others: &[Kernel], directory: &str, step: &Step) -> Result<(), String> {
     let Some((name, content)) = &step.closed else { return Ok(()) };
     for other in others {
@@ -90,7 +90,7 @@ struct Programs<'a> {
     maps: BTreeMap<Slot, MappingId>,
 }
 
-/// What a call has opened and closed.
+/// Descriptors and mappings that a call has opened.
 #[derive(Default)]
 struct Opened {
     fds: Vec<(Slot, Descriptor)>,

@@ -1,8 +1,8 @@
 //! A compiler whose source is in the file system: figure M1 (papers/003, section 4.3, figure 3).
 //!
-//! Of the paper are the bytes: 1.20 MB of source read, 7.21 MB written. The rest it does not say, so it is chosen
-//! here: 80 sources and 50 headers, two thirds and one third of the bytes; for each source a compiler reads it and
-//! ten headers (which are in the cache after the first time), computes, and writes an object; in the end a linker
+//! The bytes are the paper's: 1.20 MB of source read, 7.21 MB written. The paper does not say the rest, so it is
+//! chosen here: 80 sources and 50 headers, two thirds and one third of the bytes; for each source a compiler reads it
+//! and ten headers (which are in the cache after the first time), computes, and writes an object; in the end a linker
 //! reads all objects (from the cache), computes, and writes the program, a third of all that is written. One process,
 //! as by `make` without -j. Computing takes 90 s in all, so that at 1 MB/s it is nine tenths of the time: "at 1 MB/s,
 //! bandwidth is high enough to eliminate differences between writeback schemes".
@@ -21,7 +21,7 @@ const INCLUDED: usize = 10;
 /// The paper's 1.20 MB and 7.21 MB; a MB is 2^20 bytes, as in its Table 2.
 const READ_BYTES: u64 = 120 * (1 << 20) / 100;
 const WRITTEN_BYTES: u64 = 721 * (1 << 20) / 100;
-/// With a source of average length; in proportion to it with others.
+/// Time for a source of average length; in proportion to it with others.
 const COMPILING: Duration = Duration::from_secs(1);
 const LINKING: Duration = Duration::from_secs(10);
 
@@ -29,18 +29,18 @@ const LINKING: Duration = Duration::from_secs(10);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Compilation {
     seed: u64,
-    /// Bytes of each.
+    /// Bytes of each source.
     sources: Vec<u64>,
     headers: Vec<u64>,
     objects: Vec<u64>,
     /// Bytes of what the linker writes.
     program: u64,
-    /// Of all sources, and of the linker.
+    /// Computing time for all sources, and of the linker.
     compiling: Duration,
     linking: Duration,
 }
 
-/// How long it took.
+/// Times of a compilation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Compiled {
     /// Until the linker had ended.
@@ -50,13 +50,13 @@ pub struct Compiled {
 }
 
 impl Compilation {
-    /// The paper's; the seed says how its bytes are divided among the files.
+    /// Makes the paper's compilation; the seed says how its bytes are divided among the files.
     #[must_use]
     pub fn of_paper(seed: u64) -> Self {
         Self::shrunk(seed, 1)
     }
 
-    /// One with so many times fewer files of the same lengths, and less to compute.
+    /// Makes a compilation with so many times fewer files of the same lengths, and less to compute.
     #[must_use]
     pub fn shrunk(seed: u64, by: u32) -> Self {
         let (mut random, divisor) = (Random::new(seed), u64::from(by.max(1)));
@@ -69,13 +69,13 @@ impl Compilation {
         Self { seed, sources, headers, objects, program: written / 3, compiling, linking: LINKING / by.max(1) }
     }
 
-    /// Bytes that have to come from the server.
+    /// Returns the bytes that have to come from the server.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.sources.iter().chain(&self.headers).sum()
     }
 
-    /// Bytes that have to go there.
+    /// Returns the bytes that have to go there.
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
         self.objects.iter().sum::<u64>() + self.program
@@ -84,7 +84,7 @@ impl Compilation {
     /// Writes the sources.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub async fn populate(&self, tree: &Tree) -> Result<(), String> {
         tree.make_dir("src").await?;
         tree.make_dir("obj").await?;
@@ -100,7 +100,7 @@ impl Compilation {
     /// Compiles and links.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub async fn run(&self, tree: &Tree) -> Result<Compiled, String> {
         let (start, mut random) = (Instant::now(), Random::new(self.seed));
         let all: u64 = self.sources.iter().sum();

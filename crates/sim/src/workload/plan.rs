@@ -1,11 +1,11 @@
-//! What one writer and three readers do with files they share: figure M4 (papers/003, section 5.4).
+//! The plan of one writer and three readers with files they share: figure M4 (papers/003, section 5.4).
 //!
-//! Of the paper are 20 sets of 8 files of 128 KB on average, 50 set operations by each participant, 8 to 20 accesses
+//! The paper gives 20 sets of 8 files of 128 KB on average, 50 set operations by each participant, 8 to 20 accesses
 //! every 2 to 10 s by the writer, reads and writes being equally likely, and 2 to 20 reads every 1 to 5 s by a reader;
 //! 90 % of the operations go to the first five sets. Chosen here: which of a set's files an access is about (each
 //! equally likely); that a write replaces the whole content by one of the same length, a file's length being from half
 //! the mean to one and a half; that "every 2 to 10 s" is from the planned beginning of one operation to that of the
-//! next, so that a participant who is late goes on at once until it has caught up.
+//! next, so that a participant that is late goes on at once until it has caught up.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::even_lengths;
 const SETS: usize = 20;
 const FILES_PER_SET: usize = 8;
 const HOT_SETS: u64 = 5;
-/// Of a hundred operations.
+/// Operations on the hot sets, out of a hundred.
 const TO_HOT_SETS: u64 = 90;
 const LENGTH_MEAN: u64 = 128 << 10;
 const OPERATIONS: usize = 50;
@@ -26,14 +26,14 @@ pub const FILES: usize = SETS * FILES_PER_SET;
 /// How many participants only read.
 pub const READERS: usize = 3;
 
-/// What all of them do, and when.
+/// Operations of all participants, with their times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Bytes of each file.
     pub lengths: Vec<u64>,
-    /// Who also writes.
+    /// The participant that also writes.
     pub writer: Participant,
-    /// The others.
+    /// The participants that only read.
     pub readers: Vec<Participant>,
 }
 
@@ -43,18 +43,18 @@ pub type Participant = Vec<SetOperation>;
 /// Accesses to one set of files, one after the other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SetOperation {
-    /// Since the beginning of all.
+    /// Time since the beginning of all.
     pub at: Duration,
-    /// Of files of one set.
+    /// Accesses to files of one set.
     pub accesses: Vec<Access>,
 }
 
 /// One access to one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// Below [`FILES`].
+    /// The file's number, below [`FILES`].
     pub file: usize,
-    /// The others read.
+    /// Whether it writes; the others read.
     pub writes: bool,
 }
 
@@ -69,7 +69,7 @@ const WRITER: Habits = Habits { accesses: [8, 20], pause_ms: [2_000, 10_000], wr
 const READER: Habits = Habits { accesses: [2, 20], pause_ms: [1_000, 5_000], writes: false };
 
 impl Plan {
-    /// The plan of a seed.
+    /// Makes the plan of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -79,7 +79,7 @@ impl Plan {
         Self { lengths, writer, readers: (0..READERS).map(|_| participant(&READER)).collect() }
     }
 
-    /// The same with only so many operations of each.
+    /// Keeps only so many operations of each participant.
     #[must_use]
     pub fn truncated(mut self, operations: usize) -> Self {
         let all = std::iter::once(&mut self.writer).chain(&mut self.readers);

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use super::trace::Trace;
 use super::{Tree, content, failed};
 
-/// How long it took.
+/// Times of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replayed {
     /// Until the last read had ended: the paper's trace duration.
@@ -20,7 +20,7 @@ pub struct Replayed {
     pub last_access: Duration,
     /// Until the server had everything besides.
     pub sent_after: Duration,
-    /// The sum of all reads' times: what is in the cache takes none, so these are the fetches. Whoever begins later,
+    /// The sum of all reads' times: cached files take none, so these are the fetches. A process that begins later,
     /// having waited for a write, shares the link with fewer others.
     pub fetching: Duration,
     /// How long at least one of them was under way.
@@ -67,7 +67,7 @@ type Begun = Arc<[watch::Sender<bool>]>;
 /// Makes the files that are there before the trace begins.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub async fn populate(trace: &Trace, tree: &Tree) -> Result<(), String> {
     tree.make_dir(DIR).await?;
     for (file, size) in trace.sizes.iter().enumerate().filter(|(file, _)| trace.exists[*file]) {
@@ -80,7 +80,7 @@ pub async fn populate(trace: &Trace, tree: &Tree) -> Result<(), String> {
 /// before the first access to the file has, which makes the file or brings it here.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub async fn replay(trace: &Trace, tree: &Tree) -> Result<Replayed, String> {
     let start = Instant::now();
     let begun: Begun = trace.sizes.iter().map(|_| watch::Sender::new(false)).collect();

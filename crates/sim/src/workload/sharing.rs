@@ -14,11 +14,11 @@ use super::{Tree, failed};
 /// A content is made of pieces so long that begin with file and version, so that a torn one is noticed.
 const PIECE_BYTES: usize = 4096;
 const FILES_PER_DIR: usize = 8;
-/// How often it is looked whether what has been closed has been announced. What is announced meanwhile counts from the
+/// How often it is looked whether what has been closed has been announced. An announcement meanwhile counts from the
 /// next look on.
 const LOOKED_EVERY: Duration = Duration::from_millis(20);
 
-/// What came of a plan.
+/// Outcome of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shared {
     /// In the writer's order.
@@ -36,7 +36,7 @@ pub struct Shared {
 /// Makes the files: version 0 of each.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub async fn populate(plan: &Plan, tree: &Tree) -> Result<(), String> {
     for (file, length) in plan.lengths.iter().enumerate() {
         if file % FILES_PER_DIR == 0 {
@@ -51,7 +51,7 @@ pub async fn populate(plan: &Plan, tree: &Tree) -> Result<(), String> {
 /// the promises.
 ///
 /// # Errors
-/// What the file system says; a content that is none of the writer's; an update that was refused.
+/// The file system's error; a content that is none of the writer's; an update that was refused.
 pub async fn share(
     plan: &Plan,
     writer: &Tree,
@@ -93,7 +93,7 @@ pub async fn share(
     })
 }
 
-/// What has been written, and since when it is announced. Clones are the same.
+/// The writes so far, and since when each is announced. Clones are the same.
 #[derive(Clone)]
 struct Ledger {
     start: Instant,
@@ -126,7 +126,7 @@ impl Ledger {
     }
 }
 
-/// Returns when the last access had ended.
+/// Performs the writer's accesses. Returns when the last had ended.
 async fn write(start: Instant, plan: &Plan, tree: &Tree, ledger: &Ledger) -> Result<Duration, String> {
     let mut versions = vec![0; plan.lengths.len()];
     for operation in &plan.writer {
@@ -149,7 +149,7 @@ async fn write(start: Instant, plan: &Plan, tree: &Tree, ledger: &Ledger) -> Res
     Ok(start.elapsed())
 }
 
-/// Returns what was read, and when the last access had ended.
+/// Performs a reader's accesses. Returns what was read, and when the last had ended.
 async fn read(
     start: Instant,
     lengths: &[u64],
@@ -191,7 +191,7 @@ fn content(file: usize, version: u64, length: u64) -> Vec<u8> {
     content
 }
 
-/// Which version of a file this is.
+/// Returns which version of a file this is.
 fn version(file: usize, length: u64, content: &[u8]) -> Result<u64, String> {
     let found = content.first_chunk().map_or(0, |mark: &[u8; 16]| u128::from_be_bytes(*mark));
     let version = u64::try_from(found & u128::from(u64::MAX)).unwrap_or(u64::MAX);

@@ -15,13 +15,13 @@ pub const STALENESS_MAX: usize = 10;
 /// A read that was performed. Times are since the beginning of all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Read {
-    /// Which file.
+    /// The file's number.
     pub file: usize,
     /// When it was asked for.
     pub began: Duration,
     /// When it was there.
     pub ended: Duration,
-    /// What was in it.
+    /// The version that was in it.
     pub version: u64,
 }
 
@@ -77,7 +77,7 @@ pub fn older_than_announced(writes: &[Write], reads: &[Read]) -> Vec<Read> {
 }
 
 /// The reads that returned an older version than the writer had closed when they began. The ideal is kind to readers
-/// who are late, because they are compared with what was planned; this is not.
+/// that are late, because they are compared with what was planned; this is not.
 #[must_use]
 pub fn older_than_closed(writes: &[Write], reads: &[Read]) -> Vec<Read> {
     let closed = |write: &Write, began| write.closed < began;

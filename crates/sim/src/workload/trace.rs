@@ -1,14 +1,14 @@
 //! Traces like those of figure M3 (papers/003, section 4.3, Table 2), which are not published: generated to the table's
 //! figures.
 //!
-//! Of the paper are duration, processes, files, the total of their sizes, and the bytes that synchronous writeback
+//! The paper gives duration, processes, files, the total of their sizes, and the bytes that synchronous writeback
 //! reads from the server and writes to it. With whole files in a cache that begins empty a file is read from the
 //! server once at most, so the table's reads are the files that are read before they are written, and some that are
 //! written without having been read: those are new. Chosen here: sizes are about lognormal (a factor of five from the
 //! median is usual); which file is accessed again and which process does something follow Zipf's distribution; first
-//! accesses are spread evenly over nine tenths of the duration, the others over what is left of it then, so reads
-//! from the server and writes contend all the time; at least half of the accesses after the first read files that are
-//! here already.
+//! accesses are spread evenly over nine tenths of the duration, the others over what is left of it then, so reads from
+//! the server and writes contend all the time; at least half of the accesses after the first read files that are here
+//! already.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use mafs_proto::Random;
 
 use super::{Zipf, shares, shuffle};
 
-/// What a trace is like: a column of Table 2.
+/// Figures of a trace: a column of Table 2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceShape {
     /// The paper's name of it.
     pub name: &'static str,
     /// From first to last access.
     pub duration: Duration,
-    /// Which of them do something.
+    /// Processes that do something.
     pub processes: usize,
-    /// All that are accessed.
+    /// Files that are accessed.
     pub files: usize,
     /// Bytes of all files.
     pub size_bytes: u64,
@@ -80,20 +80,20 @@ pub struct Trace {
     pub sizes: Vec<u64>,
     /// Whether each file is there before the trace begins; the others are made by their first write.
     pub exists: Vec<bool>,
-    /// By time.
+    /// The accesses by time.
     pub accesses: Vec<TraceAccess>,
 }
 
 /// One access to one file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TraceAccess {
-    /// Since the beginning.
+    /// Time since the beginning.
     pub at: Duration,
-    /// Who.
+    /// The number of the process.
     pub process: usize,
-    /// Which.
+    /// The number of the file.
     pub file: usize,
-    /// Replaces the whole content; the others read it.
+    /// Whether it replaces the whole content; the others read it.
     pub writes: bool,
 }
 
@@ -126,20 +126,20 @@ impl Trace {
         Self { sizes, exists, accesses }
     }
 
-    /// The same with nobody who writes: the reads of what is there before the trace begins, at the same times.
+    /// Drops all writes: there remain the reads of files that are there before the trace begins, at the same times.
     #[must_use]
     pub fn without_writes(mut self) -> Self {
         self.accesses.retain(|access| !access.writes && self.exists[access.file]);
         self
     }
 
-    /// Bytes of the files that are read before they are written: they have to come from the server.
+    /// Returns the bytes of the files that are read before they are written: they have to come from the server.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.sizes.iter().zip(&self.exists).filter(|(_, exists)| **exists).map(|(size, _)| size).sum()
     }
 
-    /// Bytes that are written.
+    /// Returns the bytes that are written.
     #[must_use]
     pub fn write_bytes(&self) -> u64 {
         self.accesses.iter().filter(|access| access.writes).map(|access| self.sizes[access.file]).sum()

@@ -1,4 +1,4 @@
-//! What a program did to files, and doing it again by a client.
+//! A recording of a program's changes of files, which a client does again.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ impl Recording {
         self.steps.len()
     }
 
-    /// Its beginning.
+    /// Returns the beginning of the recording.
     pub(crate) fn first(&self, steps: usize) -> Self {
         Self { before: self.before.clone(), steps: self.steps[..steps].to_vec() }
     }

@@ -22,7 +22,7 @@ impl Process {
         Self::try_open(vfs, path, number).await.expect("an open").0
     }
 
-    /// The same where it may be out of reach. Also returns whether the kernel is given the container.
+    /// Opens a file that may be out of reach. Also returns whether the kernel is given the container.
     pub(crate) async fn try_open(vfs: &Vfs, path: &'static str, number: u32) -> Result<(Self, bool), Error> {
         let object = vfs.lookup(VnodeId::ROOT, Bytes::from(path)).await?;
         let Opened { file, passthrough, .. } = vfs.open(object.fid.vnode, WRITE, CALLER).await?;

@@ -1,4 +1,4 @@
-//! What tests do again and again.
+//! Helpers that tests use again and again.
 
 pub(crate) mod locking;
 pub(crate) mod logging;
@@ -21,14 +21,14 @@ pub(crate) fn simulate(test: impl Future<Output = ()>) {
     simulated(test);
 }
 
-/// The same, for what comes of it.
+/// Runs a test like [`simulate`] and returns its result.
 pub(crate) fn simulated<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(test)
 }
 
-/// Runs what a reference judges, for its trace; what it does not allow is a failure. `MAFS_LOG=debug` shows what
-/// clients and server log.
+/// Runs what a reference judges, and returns its trace; a violation is a failure. `MAFS_LOG=debug` shows what clients
+/// and server log.
 pub(crate) fn judged<T>(run: impl Future<Output = Result<T, String>>) -> T {
     logging::start();
     simulated(run).unwrap_or_else(|violation| panic!("{violation}"))
@@ -39,18 +39,18 @@ pub(crate) fn seeds(by_default: u64) -> u64 {
     std::env::var("MAFS_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(by_default)
 }
 
-/// The first of these seeds, to repeat a run.
+/// Returns the first of these seeds, to repeat a run.
 pub(crate) fn first_seed(by_default: u64) -> u64 {
     std::env::var("MAFS_SIM_FIRST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(by_default)
 }
 
-/// So many seeds from this one on, or those that are asked for.
+/// Returns so many seeds from this one on, or those that are asked for.
 pub(crate) fn seeds_from(first: u64, count: u64) -> std::ops::Range<u64> {
     let first = first_seed(first);
     first..first + seeds(count)
 }
 
-/// That two runs of a seed have left the same trace.
+/// Checks that two runs of a seed have left the same trace.
 pub(crate) fn assert_same(one: &[String], other: &[String]) {
     let differs = one.iter().zip(other).position(|(one, other)| one != other);
     if let Some(at) = differs {
@@ -107,7 +107,7 @@ pub(crate) async fn content(vfs: &Vfs, name: &'static str) -> Vec<u8> {
     content.to_vec()
 }
 
-/// What the root holds beside `file`, which is a conflict copy of it and nothing else.
+/// Returns the content of the one name in the root beside `file`, which is a conflict copy of it.
 pub(crate) async fn content_beside_file(vfs: &Vfs) -> Vec<u8> {
     let names = names(vfs, VnodeId::ROOT).await.expect("names");
     let [_, copy] = names.as_slice() else { panic!("{names:?}") };
@@ -143,7 +143,7 @@ pub(crate) async fn until_all_is_sent(vfs: &Vfs) {
     panic!("{:?}", vfs.status());
 }
 
-/// Where the one container of a file is on the client's disk.
+/// Returns where the one container of a file is on the client's disk.
 pub(crate) fn container_path(world: &World, vnode: VnodeId) -> String {
     let directory = format!("containers/{:02x}", vnode.0 & 0xff);
     let names = world.client_disk().list(&directory).expect("containers");
@@ -169,7 +169,7 @@ pub(crate) async fn configured(mut world: World, mut configure: impl FnMut(&mut 
     world
 }
 
-/// The same, with what is cached used while the server is out of reach.
+/// Starts the clients again like [`configured`], with what is cached used while the server is out of reach.
 pub(crate) async fn usable_apart(world: World, policy: Writeback) -> World {
     configured(world, |machine| {
         machine.set_writeback(policy);
@@ -178,12 +178,12 @@ pub(crate) async fn usable_apart(world: World, policy: Writeback) -> World {
     .await
 }
 
-/// What a name in the root means.
+/// Looks up a name in the root.
 pub(crate) async fn look(vfs: &Vfs, name: &'static str) -> Object {
     vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await.expect("a name")
 }
 
-/// The first clients of a world.
+/// Returns the first clients of a world.
 pub(crate) fn clients<const COUNT: usize>(world: &World) -> [Vfs; COUNT] {
     std::array::from_fn(|number| world.machines()[number].client().clone())
 }
@@ -195,7 +195,7 @@ pub(crate) fn name(name: &str) -> Bytes {
     Bytes::from(name.to_owned())
 }
 
-/// That a name means nothing: a kernel looks before it makes.
+/// Checks that a name means nothing: a kernel looks before it makes.
 async fn must_be_free(vfs: &Vfs, parent: VnodeId, bytes: Bytes) -> Result<(), Error> {
     match vfs.lookup(parent, bytes).await {
         Err(Error::Refused(FsError::NotFound)) => Ok(()),
@@ -218,7 +218,7 @@ pub(crate) async fn make_exclusively(vfs: &Vfs, parent: VnodeId, file: &str) -> 
     Ok(object.fid.vnode)
 }
 
-/// The names in a directory.
+/// Lists the names in a directory.
 pub(crate) async fn names(vfs: &Vfs, dir: VnodeId) -> Result<Vec<Bytes>, Error> {
     let entries = vfs.read_dir(dir, 0, usize::MAX).await?.entries;
     Ok(entries.into_iter().map(|entry| entry.name).filter(|name| !name.starts_with(b".")).collect())

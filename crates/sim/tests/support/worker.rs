@@ -53,14 +53,14 @@ async fn add(
     Ok(())
 }
 
-/// The tree as a kernel shows it.
+/// Returns the tree as a kernel shows it.
 pub(crate) async fn tree_above(kernel: &Kernel) -> Result<Tree, Error> {
     let mut found = Tree::new();
     let mut left = vec![String::new()];
     while let Some(path) = left.pop() {
         for name in kernel.list(&path).await.map_err(told)? {
             let path = format!("{path}/{name}");
-            // As the names that the other way leaves out.
+            // These names are left out by the other way too.
             if name.starts_with('.') {
                 continue;
             }
@@ -81,7 +81,7 @@ pub(crate) async fn tree_above(kernel: &Kernel) -> Result<Tree, Error> {
     Ok(found)
 }
 
-/// What a client would have said for a kernel to tell this.
+/// Returns an error that a client would have said for a kernel to tell this.
 fn told(errno: Errno) -> Error {
     errno.causes().swap_remove(0)
 }
@@ -102,7 +102,7 @@ impl Dir {
 /// One client's work while it is alone.
 pub(crate) struct Worker {
     pub(crate) vfs: Vfs,
-    /// What its programs call, if not the client.
+    /// The kernel that its programs call, if not the client.
     pub(crate) kernel: Option<Kernel>,
     pub(crate) number: usize,
     pub(crate) random: Random,
@@ -126,13 +126,13 @@ impl Worker {
         let path = parent.path_of(&name);
         let vnode = match &self.kernel {
             None => self.vfs.lookup(parent.vnode, name).await?.fid.vnode,
-            // It is named by its path alone.
+            // The kernel names it by its path alone.
             Some(kernel) => kernel.stat(&path).await.map(|_| parent.vnode).map_err(told)?,
         };
         Ok(Dir { vnode, path })
     }
 
-    /// A content that nobody else writes, and nobody twice; now and then one that needs a file of its own.
+    /// Makes a content that nobody else writes, and nobody twice; now and then one that needs a file of its own.
     fn content(&mut self) -> Vec<u8> {
         self.written += 1;
         let mut content = format!("{} of {}", self.written, self.number).into_bytes();
@@ -206,7 +206,7 @@ impl Worker {
         match self.random.below(10) {
             0..=3 => self.write(&dir, name).await,
             4 | 5 => {
-                // As editors save.
+                // Editors save so.
                 let temp = Bytes::from(format!("temp-{}-{}", self.number, self.written));
                 self.write(&dir, temp.clone()).await?;
                 self.rename((&dir, temp), (&dir, name)).await
