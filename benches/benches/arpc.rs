@@ -1,5 +1,4 @@
-//! arpc by itself: what a call costs, and how fast payloads go, over memory, and over gRPC and QUIC on
-//! loopback.
+//! arpc by itself: the cost of a call, and the rate of payloads, over memory, and over gRPC and QUIC on loopback.
 #![allow(clippy::expect_used, reason = "a step that fails ends the measurement")]
 
 use std::hint::black_box;
@@ -21,7 +20,7 @@ const UPLOAD: u32 = 3;
 
 const PAYLOAD_BYTES: usize = 64 << 20;
 const PIECE_BYTES: usize = 256 << 10;
-/// The largest that the engine makes.
+/// Size of the largest chunk that the engine makes.
 const CHUNK_BYTES: usize = 64 << 10;
 
 fn arpc(criterion: &mut Criterion) {
@@ -47,7 +46,7 @@ fn arpc(criterion: &mut Criterion) {
     }
 }
 
-/// What the carrier does without an engine.
+/// Measures the carrier without an engine.
 fn measure_bare(criterion: &mut Criterion, runtime: &Runtime, name: &str, mut carrier: Carrier) {
     let small = Bytes::from_static(&[7; 64]);
     criterion.bench_function(&format!("bare {name}/echo of 64 bytes"), |bencher| {
@@ -116,7 +115,7 @@ async fn answer(mut call: IncomingCall) {
     }
 }
 
-/// A payload that a task produces piece by piece.
+/// Returns a payload that a task produces piece by piece.
 fn payload() -> Payload {
     let (mut writer, payload) = Payload::stream();
     tokio::spawn(async move {

@@ -17,27 +17,27 @@ use crate::process;
 /// Shorter than [`DAEMON_LIMIT`].
 const FLUSH: &str = "--flush=20s";
 
-/// What one machine has: a client, where it mounts, and what it keeps.
+/// One client: its program, its mount, its cache and, while it runs, its daemon.
 #[derive(Debug)]
 pub struct Client {
     daemon: Option<Daemon>,
     program: PathBuf,
     target: String,
     options: String,
-    /// How many descriptors its programs may have, if that is limited.
+    /// Limit of the descriptors of the client's programs, if there is one.
     descriptors_max: Option<u64>,
     directory: PathBuf,
     runtime: PathBuf,
-    /// The link at whose far end its server is, if it has one.
+    /// The link at whose far end the client's server is, if it has one.
     link: Option<Arc<EmulatedLink>>,
-    /// Whether it runs at the server's end of it.
+    /// Whether the client runs at the server's end of the link.
     beside_server: bool,
     caches: u32,
 }
 
 impl Client {
-    /// A client that does not run yet, with its mount point and its cache in `directory` and its sockets in `runtime`:
-    /// the path of a socket has at most 107 bytes.
+    /// Makes a client that does not run yet, with its mount point and its cache in `directory` and its sockets in
+    /// `runtime`: the path of a socket has at most 107 bytes.
     ///
     /// # Errors
     /// If the directories cannot be made.
@@ -60,7 +60,7 @@ impl Client {
         })
     }
 
-    /// A client of the same volume with the same options, and nothing else in common.
+    /// Makes a client of the same volume with the same options, and nothing else in common.
     pub(crate) fn another(&self, directory: &Path, runtime: &Path) -> io::Result<Self> {
         let mut another = Self::new(self.program.clone(), self.target.clone(), directory, runtime)?;
         another.set_options(&self.options);
@@ -68,12 +68,12 @@ impl Client {
         Ok(another)
     }
 
-    /// From now on it runs at the client's end of a link.
+    /// Puts the client at the client's end of a link, from now on.
     pub(crate) fn put_on(&mut self, link: Arc<EmulatedLink>) {
         self.link = Some(link);
     }
 
-    /// From now on it runs at the server's end of its link, where everything is near.
+    /// Puts the client at the server's end of its link, where everything is near, from now on.
     pub(crate) fn put_beside_server(&mut self) {
         self.beside_server = true;
     }
@@ -90,27 +90,27 @@ impl Client {
         self.descriptors_max = Some(count);
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     #[must_use]
     pub fn mount(&self) -> PathBuf {
         self.directory.join("mnt")
     }
 
-    /// What it mounts.
+    /// Returns the target that the client mounts.
     #[must_use]
     pub fn target(&self) -> &str {
         &self.target
     }
 
-    /// The running daemon.
+    /// Returns the running daemon.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no client runs.
     pub fn daemon(&self) -> io::Result<&Daemon> {
         self.daemon.as_ref().ok_or_else(|| io::Error::other("no client runs"))
     }
 
-    /// `mafs-client`, to be given arguments, in the environment of this client.
+    /// Returns `mafs-client`, to be given arguments, in the environment of this client.
     #[must_use]
     pub fn command(&self) -> Command {
         let command = match &self.link {
@@ -138,7 +138,8 @@ impl Client {
         command
     }
 
-    /// Mounts, with the options in `MAFS_MOUNT_OPTIONS` besides its own: so that all tests can be run with any.
+    /// Mounts, with the options in `MAFS_MOUNT_OPTIONS` besides the client's own: so that all tests can be run with
+    /// any.
     ///
     /// # Errors
     /// If the mount does not appear in time.
@@ -147,7 +148,7 @@ impl Client {
         let mut command = self.command();
         command.args(["mount", &self.target]).arg(&mount);
         let everywhere = std::env::var("MAFS_MOUNT_OPTIONS").unwrap_or_default();
-        // Most of what is looked at is what a call has done when it returns.
+        // Most tests look at what a call has done when it returns.
         let options = format!("cache={},writeback=sync,{everywhere},{}", self.cache().display(), self.options);
         command.arg("-o").arg(options).arg("-f");
         let mut daemon = Daemon::start("mafs-client", &mut command, &self.directory.join("client.log"))?;
@@ -183,13 +184,13 @@ impl Client {
     /// for an answer of this client. Then none of the two ends before the mount is aborted, as by `umount -f`.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no client runs.
     pub fn kill(&mut self) -> io::Result<()> {
         let daemon = self.daemon.take().ok_or_else(|| io::Error::other("no client runs"))?;
         let mount = self.mount();
         daemon.kill_helped(|| {
             eprintln!("the killed client hangs in the kernel: {} is aborted", mount.display());
-            // Busy it may be: what counts is the abort.
+            // The mount may be busy: the abort counts.
             let _ = unmount(&mount, UnmountFlags::FORCE);
         })
     }
@@ -206,7 +207,7 @@ impl Client {
         self.start()
     }
 
-    /// Ends whatever runs. The mount may stay, dead.
+    /// Ends the daemon if it runs. The mount may stay, dead.
     pub(crate) fn end(&mut self) {
         if let Some(daemon) = self.daemon.take()
             && thread::panicking()

@@ -1,19 +1,20 @@
-//! Conformance: what a suite of checks says of the mount, beside what it says of ext4. Owns the rule by which the two
-//! are compared; knows nothing of any suite.
+//! Conformance: a suite's results on the mount, compared with its results on ext4. Owns the rule of the comparison;
+//! knows nothing of any suite.
 //!
-//! The yardstick is measured each time, so that it is this machine's kernel and not a list that grows old. What cannot
-//! be as on ext4 is listed with its reason, and a list that is longer than it has to be is a failure as well.
+//! The yardstick is measured each time, so that it is this machine's kernel and not a list that grows old. A check
+//! that cannot pass as on ext4 is listed with its reason, and a list that is longer than it has to be is a failure as
+//! well.
 
 use std::collections::BTreeMap;
 
-/// What became of one check.
+/// Outcome of one check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It was carried out, and all was as it should be.
+    /// The check was carried out, and all was as it should be.
     Passed,
-    /// It was not carried out, for instance because the file system lacks something.
+    /// The check was not carried out, for instance because the file system lacks something.
     Skipped,
-    /// Something was wrong.
+    /// The check was carried out, and something was wrong.
     Failed,
 }
 
@@ -23,14 +24,14 @@ pub type Outcomes = BTreeMap<String, Outcome>;
 /// A check that passes on ext4 and cannot pass here.
 #[derive(Clone, Copy, Debug)]
 pub struct Exception {
-    /// The name the suite gives it.
+    /// The name that the suite gives the check.
     pub check: &'static str,
-    /// Why it cannot.
+    /// The reason why the check cannot pass.
     pub why: &'static str,
 }
 
-/// What is wrong with `measured`: every check that passes by the `yardstick` alone and is no exception, and every
-/// exception that is none (any more). Empty if all is well.
+/// Lists what is wrong with `measured`: every check that passes by the `yardstick` alone and is no exception, and
+/// every exception that is none (any more). Empty if all is well.
 #[must_use]
 pub fn complaints(yardstick: &Outcomes, measured: &Outcomes, exceptions: &[Exception]) -> Vec<String> {
     let passes = |outcomes: &Outcomes, check: &str| outcomes.get(check) == Some(&Outcome::Passed);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// How much is written or read at a time.
+/// Bytes that are written or read at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A source of pseudo-random numbers (splitmix64), the same for the same seed for ever.
@@ -18,13 +18,13 @@ impl Random {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// The next number below `limit`, which is not 0.
+    /// Returns the next number below `limit`, which is not 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.number() % limit
     }
@@ -38,7 +38,7 @@ pub fn fill(seed: u64, offset: u64, piece: &mut [u8]) {
     }
 }
 
-/// The first `length` bytes of the content of `seed`.
+/// Returns the first `length` bytes of the content of `seed`.
 #[must_use]
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -49,7 +49,7 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
 /// Writes a file with the first `length` bytes of the content of `seed`.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub fn write_file(path: &Path, seed: u64, length: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
     for_each_piece(length, |offset, piece| {
@@ -61,7 +61,7 @@ pub fn write_file(path: &Path, seed: u64, length: u64) -> io::Result<()> {
 /// Reads a file and compares it with the first `length` bytes of the content of `seed`.
 ///
 /// # Errors
-/// What the file system says; or where the content differs.
+/// The file system's error; or the place where the content differs.
 pub fn check_file(path: &Path, seed: u64, length: u64) -> io::Result<()> {
     let mut file = File::open(path)?;
     let mut found = vec![0; PIECE_BYTES];

@@ -10,16 +10,16 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process;
 
-/// How much of a log is shown when something went wrong.
+/// The number of a log's last lines that are shown when something went wrong.
 const LOG_LINES_SHOWN: usize = 30;
 
-/// How long a daemon may take to start or to stop. Longer than a lease, 62 s: to look into a directory may take as long
-/// as that of a client that was killed and decides names there.
+/// Limit of the time in which a daemon starts or stops. Longer than a lease, 62 s: a look into a directory may take
+/// as long as the lease of a killed client that decides names there.
 pub(crate) const DAEMON_LIMIT: Duration = Duration::from_secs(90);
 
-/// How long a killed process may take to go.
+/// Limit of the time in which a killed process ends.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// What a killed process gets before it is helped.
+/// Time that a killed process gets to end before it is helped.
 const HELP_AFTER: Duration = Duration::from_secs(2);
 
 /// A running child process.
@@ -42,7 +42,7 @@ impl Daemon {
         Ok(Self { name, child, log: log.to_path_buf() })
     }
 
-    /// Its process id.
+    /// Returns the daemon's process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -80,7 +80,7 @@ impl Daemon {
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}\n{}", self.name, log_end(&self.log))))
     }
 
-    /// Kills it, as `kill -9` does, and waits until it is gone.
+    /// Kills the daemon, as `kill -9` does, and waits until it is gone.
     ///
     /// # Errors
     /// If it does not go.
@@ -89,10 +89,10 @@ impl Daemon {
         process::wait(&mut self.child, KILL_LIMIT).map(|_| ())
     }
 
-    /// The same; if it does not go by itself, with some help.
+    /// Kills the daemon like [`Self::kill`], and calls `help` if it does not end by itself.
     ///
     /// # Errors
-    /// If it does not go even then.
+    /// If the daemon does not end even then.
     pub fn kill_helped(mut self, help: impl FnOnce()) -> io::Result<()> {
         self.child.kill()?;
         if process::wait(&mut self.child, HELP_AFTER).is_err() {
@@ -101,7 +101,7 @@ impl Daemon {
         process::wait(&mut self.child, KILL_LIMIT).map(|_| ())
     }
 
-    /// The last lines of its log.
+    /// Returns the last lines of the daemon's log.
     #[must_use]
     pub fn log_end(&self) -> String {
         format!("--- log of {}\n{}", self.name, log_end(&self.log))

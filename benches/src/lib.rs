@@ -1,8 +1,9 @@
-//! The bench of mafs: what end-to-end tests and benchmarks stand on.
+//! The bench of mafs: the base of end-to-end tests and benchmarks.
 //!
 //! Runs the real `mafs-server` and `mafs-client` as processes, in a directory of their own, and looks at them from
-//! outside like a user: through the mount, through `/proc`, through exit codes. It uses no other crate of mafs, so
-//! that it knows only what users see; all but [`link`], which emulates the network between them by arpc's link model.
+//! outside like a user: through the mount, through `/proc`, through exit codes. The bench uses no other crate of
+//! mafs, so that it knows only what users see. The exception is [`link`], which emulates the network between them by
+//! arpc's link model.
 //!
 //! Everything started here is ended here: dropping a [`world::World`] unmounts and kills what it started. Every wait
 //! has a limit; a call that hangs in a mount is ended by a [`watchdog::Watchdog`].

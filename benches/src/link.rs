@@ -23,13 +23,13 @@ use self::carrier::Carrier;
 use self::namespace::Namespace;
 pub use self::way::Counts;
 
-/// What tells programs on both sides where the server is.
+/// Variable that tells programs on both sides the server's address.
 pub const SERVER_VARIABLE: &str = "MAFS_LINK_SERVER";
 
 /// A link with a host at each end. Dropping it ends all that runs on the two hosts, and removes them.
 #[derive(Debug)]
 pub struct EmulatedLink {
-    // First, because the devices go with their namespaces.
+    // The carriers are first, because the devices go with their namespaces.
     carriers: [Carrier; 2],
     client: Namespace,
     server: Namespace,
@@ -38,13 +38,13 @@ pub struct EmulatedLink {
 impl EmulatedLink {
     /// The server's address, on every link: a namespace sees one only.
     pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-    /// The client's.
+    /// The client's address.
     pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
     /// Makes a link whose time begins now, and removes what earlier ones have left that were killed.
     ///
     /// # Errors
-    /// What is missing on this machine; or what of it could not be made.
+    /// The need that this machine lacks; or the part of the link that could not be made.
     pub fn start(profile: &Profile) -> io::Result<Self> {
         static LINKS: AtomicU32 = AtomicU32::new(0);
         namespace::check_needs()?;
@@ -59,41 +59,41 @@ impl EmulatedLink {
         Ok(Self { carriers, client, server })
     }
 
-    /// A command that runs on the server's host, with the mounts of this process.
+    /// Returns a command that runs on the server's host, with the mounts of this process.
     #[must_use]
     pub fn server_command(&self, program: impl AsRef<OsStr>) -> Command {
         with_address(self.server.command(program))
     }
 
-    /// A command that runs on the client's host, with the mounts of this process.
+    /// Returns a command that runs on the client's host, with the mounts of this process.
     #[must_use]
     pub fn client_command(&self, program: impl AsRef<OsStr>) -> Command {
         with_address(self.client.command(program))
     }
 
-    /// The names of the namespaces: the server's, the client's.
+    /// Returns the names of the namespaces: the server's, the client's.
     #[must_use]
     pub fn namespaces(&self) -> [&str; 2] {
         [self.server.name(), self.client.name()]
     }
 
-    /// What has become of packets so far: up, down.
+    /// Returns the counts of packets so far: up, down.
     #[must_use]
     pub fn counts(&self) -> [Counts; 2] {
         [self.carriers[0].counts(), self.carriers[1].counts()]
     }
 
-    /// Makes a black hole of it: packets vanish both ways, and nothing is refused; or a link again.
+    /// Makes a black hole of the link: packets vanish both ways, and nothing is refused; or a link again.
     pub fn set_unplugged(&self, unplugged: bool) {
         self.carriers.iter().for_each(|carrier| carrier.set_unplugged(unplugged));
     }
 
-    /// Makes a network of it that lets no UDP through: its packets vanish both ways; or a link for all again.
+    /// Makes a network of the link that lets no UDP through: its packets vanish both ways; or a link for all again.
     pub fn set_udp_blocked(&self, blocked: bool) {
         self.carriers.iter().for_each(|carrier| carrier.set_udp_blocked(blocked));
     }
 
-    /// Ends all that runs on the hosts, the client's first, and says what has become of packets.
+    /// Ends all that runs on the hosts, the client's first, and returns the counts of packets.
     #[must_use]
     pub fn stop(self) -> [Counts; 2] {
         self.end_processes();
@@ -107,7 +107,7 @@ impl EmulatedLink {
 }
 
 impl Drop for EmulatedLink {
-    /// While packets are still carried: a client may want to say good-bye to its server.
+    /// Ends the processes while packets are still carried: a client may want to say good-bye to its server.
     fn drop(&mut self) {
         self.end_processes();
     }

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often memory is sampled: 10 Hz.
+/// Interval between samples of memory: 10 Hz.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// USER_HZ is 100 on every architecture that matters here.
 const MILLIS_PER_TICK: u64 = 10;
 
-/// The bytes of memory that belong to a process alone and are no file's (`RssAnon`).
+/// Returns the bytes of memory that belong to a process alone and are no file's (`RssAnon`).
 ///
 /// # Errors
 /// If there is no such process.
@@ -26,7 +26,8 @@ pub fn rss_anon(pid: u32) -> io::Result<u64> {
     kilobytes.map(|number| number * 1024).ok_or_else(|| io::Error::other(format!("no RssAnon of process {pid}")))
 }
 
-/// The processor time that a process has used, in user and system mode, with threads that have ended, to 10 ms.
+/// Returns the processor time that a process has used, in user and system mode, with threads that have ended, to 10
+/// ms.
 ///
 /// # Errors
 /// If there is no such process.
@@ -36,7 +37,8 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     Ok(Duration::from_millis(ticks * MILLIS_PER_TICK))
 }
 
-/// When a process was started, in ticks since the machine was: with its id that names it for ever.
+/// Returns the start of a process, in ticks since the machine started. Together with the process id it names the
+/// process for ever.
 ///
 /// # Errors
 /// If there is no such process.
@@ -44,14 +46,14 @@ pub fn started_at(pid: u32) -> io::Result<u64> {
     stat_field(pid, 22)
 }
 
-/// The process that a process is a child of; `None` if there is no such process.
+/// Returns the parent of a process; `None` if there is no such process.
 #[must_use]
 pub fn parent(pid: i32) -> Option<i32> {
     let pid = u32::try_from(pid).ok()?;
     stat_field(pid, 4).ok().and_then(|parent| i32::try_from(parent).ok())
 }
 
-/// A number out of the line of `/proc/PID/stat`, whose fields proc(5) counts from 1.
+/// Returns a number out of the line of `/proc/PID/stat`, whose fields proc(5) counts from 1.
 fn stat_field(pid: u32, field: usize) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name, in brackets, is the 2nd and may hold anything.
@@ -59,15 +61,15 @@ fn stat_field(pid: u32, field: usize) -> io::Result<u64> {
     value.ok_or_else(|| io::Error::other(format!("stat of process {pid} has no number in field {field}: {stat:?}")))
 }
 
-/// The one-letter state of a process, as `ps` shows it: `S` and `D` wait, `R` runs, `Z` has ended. `None` if there is
-/// none.
+/// Returns the one-letter state of a process, as `ps` shows it: `S` and `D` wait, `R` runs, `Z` has ended. `None` if
+/// there is no such process.
 #[must_use]
 pub fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// How often each thread of a process has woken up since it started, by the thread's id.
+/// Counts how often each thread of a process has woken up since it started, by the thread's id.
 fn wakeups(pid: u32) -> io::Result<HashMap<OsString, u32>> {
     let mut counts = HashMap::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -80,12 +82,12 @@ fn wakeups(pid: u32) -> io::Result<HashMap<OsString, u32>> {
     Ok(counts)
 }
 
-/// What processes use while somebody watches.
+/// Use of the processor by processes during a watch.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     /// The share of one processor, to 10 ms.
     pub cpu_share: f64,
-    /// How often a thread of theirs wakes up, of those that are there at the end.
+    /// Wakeups of the processes' threads, of those that are there at the end.
     pub wakeups_per_second: f64,
 }
 
@@ -112,7 +114,7 @@ impl Usage {
     }
 }
 
-/// Watches the memory of processes until it is asked for the peaks.
+/// A watch over the memory of processes, until it is asked for the peaks.
 #[derive(Debug)]
 pub struct MemoryWatch {
     stop: Arc<AtomicBool>,
@@ -128,7 +130,7 @@ impl MemoryWatch {
         let thread = thread::spawn(move || {
             let mut peaks = vec![0; pids.len()];
             loop {
-                // What there is when somebody asks counts too.
+                // The memory at the moment of the question counts too.
                 let is_last = stopped.load(Ordering::Relaxed);
                 for (pid, peak) in pids.iter().zip(&mut peaks) {
                     *peak = rss_anon(*pid)?.max(*peak);
@@ -142,7 +144,7 @@ impl MemoryWatch {
         Self { stop, thread }
     }
 
-    /// The largest values seen, in bytes, in the order of the processes.
+    /// Returns the largest values seen, in bytes, in the order of the processes.
     ///
     /// # Errors
     /// If a process ended meanwhile.

@@ -18,7 +18,7 @@ const EXT4_BYTES: u64 = 4 << 30;
 
 const MOUNT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Something mounted at a path that other users can walk, unlike that of a world.
+/// A mount at a path that other users can walk, unlike that of a world.
 #[derive(Debug)]
 pub struct Mounted {
     directory: TempDir,
@@ -35,7 +35,7 @@ impl Mounted {
         Ok(Self { directory })
     }
 
-    /// A new ext4, in the file `image`, which must not exist.
+    /// Makes and mounts a new ext4, in the file `image`, which must not exist.
     ///
     /// # Errors
     /// If it cannot be made or mounted: that needs root, e2fsprogs and a loop device.
@@ -47,7 +47,7 @@ impl Mounted {
         Ok(Self { directory })
     }
 
-    /// Where it is.
+    /// Returns the mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.directory.path()
@@ -62,7 +62,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Whether something is mounted at `path`, read from the kernel's list so that a dead mount cannot block the question.
+/// Tells whether something is mounted at `path`. Reads the kernel's list, so that a dead mount cannot block the
+/// question.
 ///
 /// # Errors
 /// If the list cannot be read.

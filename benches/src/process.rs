@@ -14,29 +14,29 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// How much of a command line goes into an error.
+/// Limit of the part of a command line that goes into an error.
 const DESCRIPTION_CHARS_MAX: usize = 200;
 
-/// What a finished command said.
+/// Result of a finished command.
 #[derive(Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// The command's exit status.
     pub status: ExitStatus,
-    /// Its standard output.
+    /// The command's standard output.
     pub stdout: String,
-    /// Its standard error.
+    /// The command's standard error.
     pub stderr: String,
 }
 
 impl Finished {
-    /// The exit code, or 128 and the number of the signal, as a shell has it.
+    /// Returns the exit code, or 128 and the number of the signal, as a shell has it.
     #[must_use]
     pub fn code(&self) -> i32 {
         exit_code(self.status)
     }
 }
 
-/// The exit code, or 128 and the number of the signal, as a shell has it.
+/// Returns the exit code, or 128 and the number of the signal, as a shell has it.
 #[must_use]
 pub fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
@@ -45,7 +45,7 @@ pub fn exit_code(status: ExitStatus) -> i32 {
 /// Runs a command to its end and returns its standard output.
 ///
 /// # Errors
-/// If it cannot be started, fails, or takes longer than `limit`; with all it said.
+/// If the command cannot be started, fails, or takes longer than `limit`; with all it said.
 pub fn run(command: &mut Command, limit: Duration) -> io::Result<String> {
     let finished = finish(command, limit)?;
     if finished.status.success() {
@@ -58,7 +58,7 @@ pub fn run(command: &mut Command, limit: Duration) -> io::Result<String> {
 /// Runs a command to its end, however that is.
 ///
 /// # Errors
-/// If it cannot be started, or takes longer than `limit`: it is killed then.
+/// If the command cannot be started, or takes longer than `limit`: it is killed then.
 pub fn finish(command: &mut Command, limit: Duration) -> io::Result<Finished> {
     // Files, not pipes: a command that says much must not wait for somebody to read it.
     let directory = tempfile::tempdir()?;
@@ -68,7 +68,8 @@ pub fn finish(command: &mut Command, limit: Duration) -> io::Result<Finished> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", describe(command)));
     let mut child = spawned.map_err(named)?;
     let status = wait(&mut child, limit).map_err(|error| {
-        // Not waited for: a process that hangs in a file system may survive even this until that is unmounted.
+        // The child is not waited for: a process that hangs in a file system may survive even this until that is
+        // unmounted.
         let _ = child.kill();
         named(error)
     })?;
@@ -79,12 +80,12 @@ pub fn finish(command: &mut Command, limit: Duration) -> io::Result<Finished> {
 /// Kills every process whose command line names `path`, such as daemons in the background.
 pub fn kill_all_naming(path: &Path) {
     for pid in all_naming(path).filter_map(Pid::from_raw) {
-        // It may have ended meanwhile.
+        // The process may have ended meanwhile.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// The processes whose command line names `path`.
+/// Returns the processes whose command line names `path`.
 pub fn all_naming(path: &Path) -> impl Iterator<Item = i32> {
     let named = |pid: &i32| {
         let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -94,13 +95,14 @@ pub fn all_naming(path: &Path) -> impl Iterator<Item = i32> {
     all_pids().filter(named)
 }
 
-/// The processes there are.
+/// Returns all processes.
 pub fn all_pids() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Waits until a child has ended, and no longer: who measures a command must not measure pauses between looks at it.
+/// Waits until a child has ended, and no longer: a measurement of a command must not include pauses between looks at
+/// it.
 ///
 /// # Errors
 /// `TimedOut` after `limit`; the child runs on.
@@ -124,7 +126,7 @@ pub fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
     }
 }
 
-/// Waits until `condition` is true, looking every few milliseconds.
+/// Waits until `condition` is true; looks every few milliseconds.
 ///
 /// # Errors
 /// `TimedOut` after `limit`, naming `what`; an error of the condition itself ends the wait at once.
@@ -142,7 +144,7 @@ pub fn wait_until(limit: Duration, what: &str, mut condition: impl FnMut() -> io
     Ok(())
 }
 
-/// The program and its arguments, cut short.
+/// Returns the program and its arguments, cut short.
 fn describe(command: &Command) -> String {
     let words: Vec<_> =
         [command.get_program()].into_iter().chain(command.get_args()).map(OsStr::to_string_lossy).collect();
@@ -189,7 +191,7 @@ mod tests {
         let mut command = Command::new("tail");
         command.args(["-f", "/dev/null"]).arg(directory.path()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        // Its command line appears a moment after spawn() returns.
+        // The child's command line appears a moment after spawn() returns.
         wait_until(LONG, "the process is killed", || {
             kill_all_naming(directory.path());
             Ok(child.try_wait()?.is_some_and(|status| status.signal() == Some(9)))

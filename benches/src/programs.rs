@@ -1,4 +1,4 @@
-//! Where the programs of mafs are: beside the running test, built now if they are not up to date.
+//! The programs of mafs: beside the running test, built now if they are not up to date.
 
 use std::env;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::process;
 
-/// A cold build with optimisation takes minutes on two cores.
+/// Limit of the build: a cold build with optimisation takes minutes on two cores.
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 
 /// The programs of one build.
@@ -19,7 +19,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds the programs in the profile of the running executable, once per process, and says where they are.
+    /// Builds the programs in the profile of the running executable, once per process, and returns where they are.
     ///
     /// # Errors
     /// If the build fails.
@@ -28,25 +28,25 @@ impl Programs {
         DONE.get_or_init(|| build().map_err(|error| error.to_string())).clone().map_err(io::Error::other)
     }
 
-    /// The path of `mafs-server`.
+    /// Returns the path of `mafs-server`.
     #[must_use]
     pub fn server(&self) -> PathBuf {
         self.directory.join("mafs-server")
     }
 
-    /// The path of `mafs-client`.
+    /// Returns the path of `mafs-client`.
     #[must_use]
     pub fn client(&self) -> PathBuf {
         self.directory.join("mafs-client")
     }
 
-    /// The path of `mafs-link`.
+    /// Returns the path of `mafs-link`.
     #[must_use]
     pub fn link(&self) -> PathBuf {
         self.directory.join("mafs-link")
     }
 
-    /// The directory of everything that is built.
+    /// Returns the directory of everything that is built.
     #[must_use]
     pub fn target_directory(&self) -> &Path {
         self.directory.parent().unwrap_or(&self.directory)
@@ -69,8 +69,8 @@ fn build() -> io::Result<Programs> {
     Ok(Programs { directory })
 }
 
-/// Takes away what cargo tells a running test of its package: build scripts that look at it, such as ring's, would run
-/// anew, and everything above them would be built again by whoever builds next.
+/// Removes the variables by which cargo tells a running test about its package. Build scripts that look at them, such
+/// as ring's, would run anew, and the next build would build everything above them again.
 fn forget_package(command: &mut Command) {
     let is_of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in env::vars_os() {

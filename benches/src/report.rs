@@ -8,9 +8,9 @@ use std::path::Path;
 /// One quantity, measured several times alternately on mafs and on the local directory.
 #[derive(Debug)]
 pub struct Row {
-    /// What was measured.
+    /// The measured quantity.
     pub name: &'static str,
-    /// Its unit.
+    /// The quantity's unit.
     pub unit: &'static str,
     /// Pairs of mafs and local, one per run, in order.
     pub pairs: Vec<(f64, f64)>,
@@ -22,7 +22,7 @@ impl Row {
     }
 }
 
-/// A table with medians: mafs, local, and mafs / local with the smallest and largest ratio of the runs.
+/// Returns a table with medians: mafs, local, and mafs / local with the smallest and largest ratio of the runs.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     let mut text =
@@ -44,7 +44,7 @@ pub fn table(rows: &[Row]) -> String {
 /// Writes every run of every row, one a line, creating the directories above.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub fn write_csv(rows: &[Row], path: &Path) -> io::Result<()> {
     let mut text = String::from("quantity,unit,run,mafs,local,ratio\n");
     for row in rows {
@@ -56,7 +56,7 @@ pub fn write_csv(rows: &[Row], path: &Path) -> io::Result<()> {
     fs::write(path, text)
 }
 
-/// The middle value; of an even number the upper one; 0 of none.
+/// Returns the middle value; of an even number the upper one; 0 of none.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -64,7 +64,7 @@ pub fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }
 
-/// The mean; not a number of none.
+/// Returns the mean; not a number of none.
 #[must_use]
 #[allow(clippy::cast_precision_loss, reason = "some tens")]
 pub fn mean(values: &[f64]) -> f64 {

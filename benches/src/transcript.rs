@@ -4,28 +4,28 @@
 //! block, are its standard output and standard error as they come. All blocks below one heading are one session of one
 //! shell, so `$?`, `$!` and variables go on from command to command.
 //!
-//! What differs from run to run is written in two ways: the value of a variable that the reader chooses stands as the
-//! variable, and `...` stands for any characters within one line.
+//! Text that differs from run to run is written in two ways: the value of a variable that the reader chooses stands
+//! as the variable, and `...` stands for any characters within one line.
 
-/// What begins a block, apart from those in other languages.
+/// Beginning of every block, of other languages too, and end of every block.
 const FENCE: &str = "```";
 const CONSOLE: &str = "```console";
 
 const PROMPT: &str = "$ ";
 const ANYTHING: &str = "...";
 
-/// Ends what one command says: a control character that no message has.
+/// End of one command's output: a control character that no message has.
 const RECORD_SEPARATOR: char = '\u{1e}';
 
-/// Separates what commands say, and hands on how the last one ended.
+/// Beginning of the script: makes a function that separates the commands' outputs and keeps the last exit status.
 const PREAMBLE: &str = "exec 2>&1\nseparate() { local status=$?; printf '\\036'; return $status; }\n";
 
 /// A command and what it says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// Where it stands in the document, from 1.
+    /// The line in the document, from 1.
     pub line: usize,
-    /// As it is typed.
+    /// The command as it is typed.
     pub command: String,
     /// The lines of its output.
     pub output: Vec<String>,
@@ -36,11 +36,11 @@ pub struct Step {
 pub struct Session {
     /// The heading.
     pub heading: String,
-    /// Its commands in order.
+    /// The session's commands in order.
     pub steps: Vec<Step>,
 }
 
-/// The sessions of a document in markdown.
+/// Returns the sessions of a document in markdown.
 #[must_use]
 pub fn sessions(document: &str) -> Vec<Session> {
     let mut sessions = Vec::new();
@@ -68,7 +68,7 @@ pub fn sessions(document: &str) -> Vec<Session> {
     sessions
 }
 
-/// Output at the beginning of a block belongs to no command, and so never compares equal.
+/// Adds a line of a block. Output at the beginning of a block belongs to no command, and so never compares equal.
 fn add(steps: &mut Vec<Step>, line: usize, text: &str, begins: bool) {
     let command = text.strip_prefix(PROMPT);
     if begins || command.is_some() {
@@ -80,14 +80,14 @@ fn add(steps: &mut Vec<Step>, line: usize, text: &str, begins: bool) {
 }
 
 impl Session {
-    /// What bash is given to run all of it.
+    /// Returns the script by which bash runs all of the session.
     #[must_use]
     pub fn script(&self) -> String {
         let commands = self.steps.iter().map(|step| format!("{}\nseparate\n", step.command));
         PREAMBLE.to_owned() + &commands.collect::<String>()
     }
 
-    /// How what the script said differs from the document, if it does: one text for each command.
+    /// Compares the script's output with the document. Returns one text for each command that differs.
     #[must_use]
     pub fn differences(&self, said: &str, variables: &[(&str, String)]) -> Vec<String> {
         let said = named(said, variables);
@@ -107,7 +107,7 @@ impl Session {
     }
 }
 
-/// Puts variables in the place of their values, the longest value first: one may begin with another.
+/// Replaces values by their variables, the longest value first: one may begin with another.
 fn named(text: &str, variables: &[(&str, String)]) -> String {
     let mut variables: Vec<_> = variables.iter().collect();
     variables.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));

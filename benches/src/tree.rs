@@ -14,16 +14,16 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 
 use crate::content::{self, Random};
 
-/// How many files share a directory of a generated tree.
+/// Files that share a directory of a generated tree.
 const FILES_PER_DIRECTORY: usize = 20;
 
-/// When the symlinks of a generated tree were made.
+/// Times of the symlinks of a generated tree.
 const LINK_TIMES: Timestamps = {
     let time = Timespec { tv_sec: 1_550_000_000, tv_nsec: 987_654_321 };
     Timestamps { last_access: time, last_modification: time }
 };
 
-/// How many differences are worth listing.
+/// Differences that are worth listing.
 const DIFFERENCES_SHOWN: usize = 10;
 
 /// Makes a tree of `files` regular files below `root`, which must not exist: directories of 20 files, sizes from
@@ -32,7 +32,7 @@ const DIFFERENCES_SHOWN: usize = 10;
 /// past.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub fn generate(root: &Path, seed: u64, files: usize) -> io::Result<()> {
     let mut random = Random::new(seed);
     fs::create_dir(root)?;
@@ -53,7 +53,7 @@ pub fn generate(root: &Path, seed: u64, files: usize) -> io::Result<()> {
     set_directory_times(root)
 }
 
-/// What one tree holds: everything that a copy has to keep, but directories' sizes and inode numbers.
+/// Objects of one tree with everything that a copy has to keep: all but directories' sizes and inode numbers.
 #[derive(Debug)]
 pub struct Snapshot {
     objects: BTreeMap<PathBuf, Object>,
@@ -86,14 +86,14 @@ impl Snapshot {
     /// Reads the whole tree below `root`.
     ///
     /// # Errors
-    /// What the file system says, with the path.
+    /// The file system's error, with the path.
     pub fn take(root: &Path) -> io::Result<Self> {
         let mut snapshot = Self { objects: BTreeMap::new() };
         snapshot.add(root, Path::new(""), &mut BTreeMap::new())?;
         Ok(snapshot)
     }
 
-    /// How many objects there are, the root included.
+    /// Counts the objects, the root included.
     #[must_use]
     pub fn count(&self) -> usize {
         self.objects.len()
@@ -117,7 +117,7 @@ impl Snapshot {
         Err(io::Error::other(format!("{} differences, first:\n{}", different.len(), shown.join("\n"))))
     }
 
-    /// `names` has the first name of every file that has several.
+    /// Adds the object at `path` and all below it. `names` has the first name of every file that has several.
     fn add(&mut self, root: &Path, path: &Path, names: &mut BTreeMap<u64, PathBuf>) -> io::Result<()> {
         let full = root.join(path);
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", full.display()));

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
 
-/// Until it is dropped, watches that a limit is not passed.
+/// A watch over a time limit, until it is dropped.
 #[derive(Debug)]
 pub struct Watchdog {
     _stop: Sender<()>,
 }
 
 impl Watchdog {
-    /// After `limit` every call on the FUSE file systems `mounts`, under way or later, fails with an error.
+    /// Starts the watch. After `limit` every call on the FUSE file systems `mounts`, under way or later, fails with
+    /// an error.
     #[must_use]
     pub fn start(limit: Duration, mounts: Vec<PathBuf>) -> Self {
         let (stop, stopped) = channel();

@@ -20,10 +20,10 @@ use crate::measure::Usage;
 use crate::process;
 use crate::programs::Programs;
 
-/// One world at a time in a process: several tests measure time and memory.
+/// Lock that allows one world at a time in a process: several tests measure time and memory.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Where the server of a world over a link listens: that host has no other.
+/// Port on which the server of a world over a link listens: that host has no other.
 const PORT_ON_LINK: u16 = 6237;
 
 /// A server and a client with a mount, as processes of their own; more clients if they are asked for.
@@ -49,7 +49,8 @@ impl World {
         Self::start_with("")
     }
 
-    /// The same, mounted with options, separated by commas; with `writeback=sync` unless they say otherwise.
+    /// Starts a world like [`Self::start`], mounted with options, separated by commas; with `writeback=sync` unless
+    /// they say otherwise.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -61,7 +62,7 @@ impl World {
         Ok(world)
     }
 
-    /// The same with server and client at the ends of a link.
+    /// Starts a world like [`Self::start_with`], with server and client at the ends of a link.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -73,7 +74,7 @@ impl World {
         Ok(world)
     }
 
-    /// A world over a link in which nothing runs yet.
+    /// Makes a world over a link in which nothing runs yet.
     ///
     /// # Errors
     /// If the programs cannot be built.
@@ -85,7 +86,7 @@ impl World {
         Ok(world)
     }
 
-    /// A world in which nothing runs yet.
+    /// Makes a world in which nothing runs yet.
     ///
     /// # Errors
     /// If the programs cannot be built.
@@ -96,7 +97,7 @@ impl World {
     fn at(address: SocketAddr) -> io::Result<Self> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let programs = Programs::build()?;
-        // Beside the build: a disk with room, where the temporary directory may be memory.
+        // The directory is beside the build: a disk with room, where the temporary directory may be memory.
         let directory = tempfile::Builder::new().prefix("world-").tempdir_in(programs.target_directory())?;
         // The path of a socket has at most 107 bytes.
         let runtime = tempfile::Builder::new().prefix("mafs-").tempdir_in("/tmp")?;
@@ -107,8 +108,8 @@ impl World {
         Ok(Self { first, server, server_options, programs, address, link, directory, runtime, _alone: alone })
     }
 
-    /// Mounts the volume once more, by a client with everything of its own, and with the options of this world. It
-    /// goes before the world does.
+    /// Mounts the volume once more, by a client with everything of its own, and with the options of this world. The
+    /// client must be dropped before the world.
     ///
     /// # Errors
     /// If the mount does not appear in time.
@@ -118,7 +119,7 @@ impl World {
         Ok(client)
     }
 
-    /// The same at the server's end of the world's link.
+    /// Mounts like [`Self::another_client`], at the server's end of the world's link.
     ///
     /// # Errors
     /// If the mount does not appear in time.
@@ -135,77 +136,77 @@ impl World {
         self.first.another(&directory, &self.runtime.path().join(name))
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     #[must_use]
     pub fn mount(&self) -> PathBuf {
         self.first.mount()
     }
 
-    /// The data directory of the server.
+    /// Returns the data directory of the server.
     #[must_use]
     pub fn store(&self) -> PathBuf {
         self.directory.path().join("store")
     }
 
-    /// A plain directory on the disk that holds cache and store.
+    /// Returns a plain directory on the disk that holds cache and store.
     #[must_use]
     pub fn local(&self) -> PathBuf {
         self.directory.path().join("local")
     }
 
-    /// The directory of everything that is built, for results that stay.
+    /// Returns the directory of everything that is built, for results that stay.
     #[must_use]
     pub fn target_directory(&self) -> &Path {
         self.programs.target_directory()
     }
 
-    /// Where the server of this world listens.
+    /// Returns the address on which the server of this world listens.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// The link between server and client, if they have one.
+    /// Returns the link between server and client, if they have one.
     #[must_use]
     pub fn link(&self) -> Option<&EmulatedLink> {
         self.link.as_deref()
     }
 
-    /// What the client mounts.
+    /// Returns the target that the client mounts.
     #[must_use]
     pub fn target(&self) -> String {
         self.first.target().to_owned()
     }
 
-    /// The running server.
+    /// Returns the running server.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no server runs.
     pub fn server(&self) -> io::Result<&Daemon> {
         self.server.as_ref().ok_or_else(|| io::Error::other("no server runs"))
     }
 
-    /// The running client.
+    /// Returns the running client.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no client runs.
     pub fn client(&self) -> io::Result<&Daemon> {
         self.first.daemon()
     }
 
-    /// `mafs-server`, to be given arguments, in the environment of this world.
+    /// Returns `mafs-server`, to be given arguments, in the environment of this world.
     #[must_use]
     pub fn server_command(&self) -> Command {
         self.first.in_environment(self.at_server(&self.programs.server()))
     }
 
-    /// `mafs-client`, to be given arguments, in the environment of this world.
+    /// Returns `mafs-client`, to be given arguments, in the environment of this world.
     #[must_use]
     pub fn client_command(&self) -> Command {
         self.first.command()
     }
 
-    /// What the server is told besides, from its next start on.
+    /// Sets further options of the server, from its next start on.
     pub fn set_server_options(&mut self, options: &[&str]) {
         self.server_options = options.iter().map(ToString::to_string).collect();
     }
@@ -219,7 +220,7 @@ impl World {
         command.arg("run").arg("--data").arg(self.store());
         command.args(["--listen", &self.address()]).args(&self.server_options);
         if self.link.is_some() {
-            // Nobody else is on that network.
+            // The network has no other hosts.
             command.arg("--insecure");
         }
         let mut server = Daemon::start("mafs-server", &mut command, &self.directory.path().join("server.log"))?;
@@ -235,7 +236,7 @@ impl World {
         }
     }
 
-    /// Whether the server takes connections, asked on its own host.
+    /// Tells whether the server takes connections, asked on its own host.
     fn listens(&self) -> io::Result<bool> {
         if self.link.is_none() {
             return Ok(TcpStream::connect(self.address).is_ok());
@@ -253,17 +254,17 @@ impl World {
         self.first.start()
     }
 
-    /// How many descriptors the client may have, from its next start on. Not over a link.
+    /// Limits the descriptors that the client may have, from its next start on. Not over a link.
     pub fn limit_client_descriptors(&mut self, count: u64) {
         self.first.limit_descriptors(count);
     }
 
-    /// Where the client, and those that are made later, find the server from its next start on.
+    /// Sets the address where the client, and those that are made later, find the server from their next start on.
     pub fn set_client_address(&mut self, address: SocketAddr) {
         self.first.set_target(&format!("{address}:/home"));
     }
 
-    /// What it is mounted with from the next start on.
+    /// Sets the mount options from the client's next start on.
     pub fn set_client_options(&mut self, options: &str) {
         self.first.set_options(options);
     }
@@ -290,7 +291,7 @@ impl World {
     /// Kills the client as `kill -9` does. The mount stays, dead.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no client runs.
     pub fn kill_client(&mut self) -> io::Result<()> {
         self.first.kill()
     }
@@ -298,7 +299,7 @@ impl World {
     /// Kills the server as `kill -9` does.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no server runs.
     pub fn kill_server(&mut self) -> io::Result<()> {
         self.server.take().ok_or_else(|| io::Error::other("no server runs"))?.kill()
     }
@@ -322,7 +323,7 @@ impl World {
         self.first.forget_cache()
     }
 
-    /// What both daemons together use during `window`.
+    /// Measures what both daemons together use during `window`.
     ///
     /// # Errors
     /// If one of them does not run.
@@ -338,9 +339,10 @@ impl Drop for World {
         {
             eprintln!("{}", server.log_end());
         }
-        // First, because /proc does not answer about a process that waits for a page of a mount that hangs.
+        // The client ends first, because /proc does not answer about a process that waits for a page of a mount that
+        // hangs.
         self.first.end();
-        // Also those that went to the background and are no children.
+        // Daemons that went to the background are no children: they are killed here too.
         process::kill_all_naming(self.directory.path());
     }
 }

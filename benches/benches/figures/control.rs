@@ -1,4 +1,4 @@
-//! How long who is urgent waits while a store fills the link, over real mounts: a Control call is a lookup of a name in
+//! How long urgent calls wait while a store fills the link, over real mounts: a Control call is a lookup of a name in
 //! a directory that nobody has looked into.
 
 use std::fs;
@@ -18,16 +18,16 @@ use crate::table::write_csv;
 
 const BANDWIDTHS: [u64; 6] = [32, 64, 128, 256, 512, 1024];
 const STORE_BYTES: u64 = 10 << 20;
-/// Enough for the slowest link: one each [`EVERY`].
+/// Directories for the slowest link: one each [`EVERY`].
 const DIRECTORIES: usize = 2000;
 const EVERY: Duration = Duration::from_millis(207);
 const PLAIN_PORT: u16 = 6238;
-/// The start of the store, which has to find the link's rate out.
+/// Head start of the store, which has to find the link's rate out.
 const LEAD: Duration = Duration::from_secs(2);
 /// The bound's allowance (arpc.md, "Control bound").
 const ALLOWANCE_S: f64 = 0.010;
 
-/// What one run shows, in seconds and bytes per second.
+/// Results of one run, in seconds and bytes per second.
 struct Shown {
     p50_s: f64,
     p99_s: f64,
@@ -71,7 +71,7 @@ pub(crate) fn measure(directory: &Path) -> io::Result<()> {
     write_plot(&directory.join("control.svg"), "a Control call beside a store", ("ms", Scale::Log), &series)
 }
 
-/// What a plain gRPC upload of the same size gets, beside a plain download if `both`.
+/// Returns the rate of a plain gRPC upload of the same size, beside a plain download if `both`.
 fn plain_upload(profile: &Profile, both: bool) -> io::Result<f64> {
     let printed = Place::run_plain(profile, PLAIN_PORT, STORE_BYTES, both)?;
     printed.trim().parse().map_err(io::Error::other)
@@ -103,7 +103,7 @@ pub(crate) fn populate_directories(mount: &Path, count: usize) -> io::Result<()>
 
 /// Stores, looks names up meanwhile, and prints what that took; `both` downloads besides.
 pub(crate) fn play(mount: &Path, both: bool) -> io::Result<()> {
-    // The names of the directories are not what is measured.
+    // The names of the directories are not measured.
     fs::read_dir(mount)?.for_each(drop);
     let download = both.then(|| {
         let large = mount.join("large");
@@ -131,17 +131,17 @@ pub(crate) fn play(mount: &Path, both: bool) -> io::Result<()> {
     let rate = STORE_BYTES as f64 / stored.as_secs_f64();
     let (p50, p99) = (percentile(&took, 50), percentile(&took, 99));
     println!("{p50} {p99} {} {rate} {}", median(&bounds), took.len());
-    // Not waiting for the download's thread.
+    // The download's thread is not waited for.
     std::process::exit(0);
 }
 
-/// Of what is in order; 0 of nothing.
+/// Returns a percentile of sorted values; 0 of none.
 pub(crate) fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
 }
 
-/// How long a call may take now: the round trip, what the window holds beyond what the link does, a chunk, and
-/// [`ALLOWANCE_S`]. The other direction's queue is taken to be as long.
+/// Returns how long a call may take now: the round trip, what the window holds beyond what the link does, a chunk,
+/// and [`ALLOWANCE_S`]. The other direction's queue is taken to be as long.
 pub(crate) fn bound(mount: &Path, both: bool) -> io::Result<f64> {
     let status = status(mount)?;
     let number = |name: &str| status[name].as_f64().ok_or_else(|| io::Error::other(format!("no {name}: {status}")));

@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use crate::real::sent;
 use crate::workload::Sent;
 
-/// What a program's open, read and close of a file took over real mounts beyond what they took in virtual time: a
+/// Time that a program's open, read and close of a file took over real mounts beyond the time in virtual time: a
 /// search of 200 files on an idle link of 512 KB/s took 0.81 to 0.84 s in place of 0.73.
 const HOST_TIME: Duration = Duration::from_micros(500);
 
@@ -125,7 +125,8 @@ impl Files {
 }
 
 impl Files {
-    /// Removes what a run has left in a real mount. What of it has not been sent is not sent then.
+    /// Removes the files that a run has left in a real mount. Their contents that have not been sent are not sent any
+    /// more.
     pub(crate) async fn remove_left(&self, dir: &str, files: Vec<String>) -> io::Result<()> {
         match self {
             Self::Simulated(_) => Ok(()),

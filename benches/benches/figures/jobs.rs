@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Does `work` with each job. What comes of them is in the jobs' order, so results do not depend on how many run at
-/// once: `MAFS_FIGURE_THREADS`, as many as there are processors by default.
+/// Does `work` with each job. The results are in the jobs' order, so they do not depend on how many jobs run at once:
+/// `MAFS_FIGURE_THREADS`, as many as there are processors by default.
 pub(crate) fn run_all<J: Sync, T: Send>(jobs: &[J], work: impl Fn(&J) -> io::Result<T> + Sync) -> io::Result<Vec<T>> {
     let wanted = env::var("MAFS_FIGURE_THREADS").ok().and_then(|text| text.parse().ok());
     let threads = wanted.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));

@@ -1,5 +1,5 @@
-//! Figure M1: a program compiles whose source is in the file system (papers/003, section 4.3, figure 3). What the
-//! compiler does is in `mafs_sim::workload`.
+//! Figure M1: a program compiles whose source is in the file system (papers/003, section 4.3, figure 3). The
+//! compiler's work is in `mafs_sim::workload`.
 //!
 //! The paper's time is that of the compiler: what asynchronous writeback has not sent by then is not in it, and is
 //! printed beside it.
@@ -26,7 +26,7 @@ struct Row {
     took_s: [f64; 4],
     /// The least and the most of all seeds.
     spread_s: [(f64, f64); 4],
-    /// What was sent after that.
+    /// Time from the end of the compiler until everything is sent.
     sent_after_s: [f64; 4],
 }
 

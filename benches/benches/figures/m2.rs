@@ -1,5 +1,6 @@
-//! Figure M2: what background writes cost whoever waits, with and without priorities (papers/003, figures 3 and 4), and
-//! what they cost the writer: who waits for each file (sync), and who waits for none (async) while the log grows.
+//! Figure M2: the cost of background writes for a foreground that somebody waits for, with and without priorities
+//! (papers/003, figures 3 and 4), and the cost for the writer: one that waits for each file (sync), and one that
+//! waits for none (async) while the log grows.
 
 use std::io;
 use std::path::Path;
@@ -18,7 +19,7 @@ use crate::variant::{VARIANTS, Variant};
 use crate::workload::{Background, Foreground, Outcome};
 
 pub(crate) const BANDWIDTHS: [u64; 5] = [64, 128, 256, 512, 1024];
-/// Where virtual and real time are compared.
+/// Bandwidths at which virtual and real time are compared.
 const REAL_BANDWIDTHS: [u64; 2] = [64, 512];
 pub(crate) const RTT: Duration = Duration::from_millis(20);
 
@@ -29,7 +30,7 @@ pub(crate) const WORKLOADS: [(Foreground, Background); 3] = [
     (Foreground::Read, Background::Write),
 ];
 
-/// The paper's three, and one class with the window between the first and the others.
+/// The paper's three ways, and one class with the window between the first and the others.
 const WAYS: [Variant; 4] = [
     VARIANTS[0],
     Variant { name: "one+sync", scheduling: Scheduling::OneClass, writeback: Writeback::Sync },
@@ -40,8 +41,8 @@ const NONE_SYNC: usize = 0;
 const PRIO_SYNC: usize = 2;
 const PRIO_ASYNC: usize = 3;
 
-/// How many seeds by default. Whether the round trip happens to be measured beside a chunk of the other direction
-/// follows from the seed, and makes 5 % of the foreground's time at 64 KB/s.
+/// Seeds by default. Whether the round trip happens to be measured beside a chunk of the other direction follows from
+/// the seed, and makes 5 % of the foreground's time at 64 KB/s.
 pub(crate) const SEEDS: u64 = 9;
 
 /// Medians of all seeds of one workload at one bandwidth.
@@ -49,30 +50,30 @@ pub(crate) struct Cell {
     pub(crate) kbytes_per_s: u64,
     /// The foreground alone.
     idle: Medians,
-    /// What its time may be beside the background.
+    /// Limit of the foreground's time beside the background.
     limit_s: f64,
-    /// Beside the background, in each of [`WAYS`].
+    /// Medians beside the background, in each of [`WAYS`].
     beside: [Medians; WAYS.len()],
 }
 
-/// Of all seeds; KB are of 1024 bytes.
+/// Medians of all seeds; KB are of 1024 bytes.
 struct Medians {
     foreground_s: f64,
     /// The least and the most of all seeds.
     spread_s: (f64, f64),
-    /// What the background sent meanwhile, KB per second, and KB how much less than alone in that time.
+    /// KB per second that the background sent meanwhile, and KB how much less than alone in that time.
     written: f64,
     lost: f64,
     longest_write_s: f64,
-    /// KB per second, and KB in the end.
+    /// Growth of the log in KB per second, and its KB in the end.
     log_growth: f64,
     log: f64,
-    /// What both have sent and received, KB.
+    /// KB that both have sent and received.
     used: f64,
     calls: f64,
 }
 
-/// Measures one cell by whatever runs workloads.
+/// Measures one cell by `run`, which runs one workload.
 pub(crate) fn cell(
     kbytes_per_s: u64,
     (foreground, background): (Foreground, Background),
@@ -107,15 +108,15 @@ fn spread(outcomes: &[Outcome]) -> (f64, f64) {
     all.fold((f64::INFINITY, 0.0), |(least, most), value| (least.min(value), most.max(value)))
 }
 
-/// The goal: 1.15 of the time alone or, where that is more, two chunks' time for each round trip: one is being sent in
-/// either direction. The foreground alone makes one call after another.
+/// Returns the goal: 1.15 of the time alone or, where that is more, two chunks' time for each round trip: one is
+/// being sent in either direction. The foreground alone makes one call after another.
 #[allow(clippy::cast_precision_loss, reason = "some thousands")]
 fn limit_s(kbytes_per_s: u64, idle_s: f64, round_trips: f64) -> f64 {
     let chunk_s = f64::max(0.010, 1400.0 / (kbytes_per_s * 1024) as f64);
     f64::max(1.15 * idle_s, idle_s + 2.0 * chunk_s * round_trips)
 }
 
-/// All of it, in virtual time.
+/// Measures all of it in virtual time.
 pub(crate) fn simulated(directory: &Path, seeds: u64) -> io::Result<()> {
     for workload in WORKLOADS {
         let cells: io::Result<Vec<Cell>> = BANDWIDTHS
@@ -131,7 +132,7 @@ pub(crate) fn simulated(directory: &Path, seeds: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Over real mounts, to see whether virtual time tells the truth.
+/// Measures over real mounts, to see whether virtual time tells the truth.
 pub(crate) fn real(directory: &Path, seeds: u64) -> io::Result<()> {
     let place = Place::new()?;
     let lan = Profile::named("lan", 1).map_err(io::Error::other)?;
@@ -179,7 +180,7 @@ fn run_real(
     Outcome::from_line(&place.run_classes(&profile, (cache, options), classes, &arguments)?)
 }
 
-/// Prints and writes what was measured of one workload.
+/// Prints and writes the results of one workload.
 pub(crate) fn report(
     directory: &Path,
     how: &str,

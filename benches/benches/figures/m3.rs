@@ -23,7 +23,7 @@ use crate::variant::{VARIANTS, Variant};
 const BANDWIDTHS: [u64; 2] = [64, 512];
 const RTT: Duration = Duration::from_millis(20);
 
-/// What is compared: the variants, and the last of them with nobody who writes.
+/// Columns that are compared: the variants, and the last of them with nobody who writes.
 const COLUMNS: [(&str, Variant); VARIANTS.len() + 1] = [
     (VARIANTS[0].name, VARIANTS[0]),
     (VARIANTS[1].name, VARIANTS[1]),
@@ -36,7 +36,7 @@ const ALONE: usize = VARIANTS.len();
 /// A time of a run, and its names for files and people.
 type Measure = (&'static str, &'static str, fn(&Replayed) -> Duration);
 
-/// What is reported of a run.
+/// Times that are reported of a run.
 const MEASURES: [Measure; 6] = [
     ("duration", "until the last read", |replayed| replayed.last_read),
     ("fetching", "sum of the fetch times", |replayed| replayed.fetching),
@@ -45,10 +45,10 @@ const MEASURES: [Measure; 6] = [
     ("programs", "until the last access", |replayed| replayed.last_access),
     ("sent", "until the server has everything", |replayed| replayed.sent_after),
 ];
-/// The paper shows the first two; it has no sum of the fetch times at 64 KB/s.
+/// The paper shows the first two measures; it has no sum of the fetch times at 64 KB/s.
 const PLOTTED: usize = 4;
 
-/// Bandwidth, which shape, which column and the seed.
+/// Bandwidth, shape, column and seed.
 type Job = (u64, usize, usize, u64);
 
 /// Prints the figure and writes it to a directory.
@@ -69,7 +69,7 @@ pub(crate) fn measure(directory: &Path, seeds: u64) -> io::Result<()> {
     let mut rows = Vec::new();
     for rate in BANDWIDTHS {
         for (number, (name, title, value)) in MEASURES.into_iter().enumerate() {
-            // Of all seeds of a shape and a column.
+            // Returns the values of all seeds of a shape and a column.
             let of = |shape: usize, column: usize| -> Vec<f64> {
                 let chosen =
                     jobs.iter().zip(&replayed).filter(|(job, _)| (job.0, job.1, job.2) == (rate, shape, column));

@@ -1,8 +1,9 @@
 //! Figure M4: how stale what three readers see is while somebody writes over a slower link (papers/003, section 5.4,
-//! figures 7 and 8). What they do is in `mafs_sim::workload`, how staleness is defined there too.
+//! figures 7 and 8). The writer's and the readers' work, and the definition of staleness, are in
+//! `mafs_sim::workload`.
 //!
-//! Times are of two kinds. The writer's time ends with its last access, as programs see it, and what is sent until the
-//! server has everything is beside it; a reader's ends with its last access.
+//! Times are of two kinds. The writer's time ends with its last access, as programs see it, and what is sent until
+//! the server has everything is beside it; a reader's ends with its last access.
 
 use std::io;
 use std::path::Path;
@@ -16,9 +17,9 @@ use crate::plot::{Axes, Scale, Series, write_bars, write_lines};
 use crate::simulated;
 use crate::table::write_csv;
 
-/// Of the writer's link.
+/// Bandwidths of the writer's link.
 const BANDWIDTHS: [u64; 3] = [32, 128, 512];
-/// How many plans by default.
+/// Plans that are run by default.
 pub(crate) const SEEDS: u64 = 20;
 
 /// A way to propagate updates.
@@ -30,9 +31,9 @@ pub(crate) struct Policy {
     pub(crate) all_announced: fn(&StatusReport) -> bool,
 }
 
-/// The paper's, and SIRP with a close that waits until the server has heard of the update: there it is known of each
-/// version when it was announced, so whether a read was too old shows exactly. With the others only what was announced
-/// before a moment at which the server had everything counts.
+/// The paper's policies, and SIRP with a close that waits until the server has heard of the update: there it is known
+/// of each version when it was announced, so whether a read was too old shows exactly. With the others only what was
+/// announced before a moment at which the server had everything counts.
 const POLICIES: [Policy; 5] = [
     Policy { name: "sync", writeback: Writeback::Sync, close: Close::Logged, all_announced: is_sent },
     Policy { name: "async", writeback: Writeback::Async, close: Close::Logged, all_announced: is_sent },
@@ -40,7 +41,7 @@ const POLICIES: [Policy; 5] = [
     Policy { name: "sirp", writeback: Writeback::Sirp, close: Close::Logged, all_announced: is_sent },
     Policy { name: "sirp, announced", writeback: Writeback::Sirp, close: Close::Announced, all_announced: |_| true },
 ];
-/// What others are compared with.
+/// Policy with which others are compared.
 const SYNC: usize = 0;
 const ASYNC: usize = 1;
 const SIRP: usize = 3;
@@ -49,19 +50,19 @@ fn is_sent(status: &StatusReport) -> bool {
     status.unsent_files == 0 && status.unsent_changes == 0
 }
 
-/// What one run has shown.
+/// Results of one run.
 pub(crate) struct Outcome {
     pub(crate) shared: Shared,
-    /// Which part of the reads is at most 0, 1 ... versions behind.
+    /// Share of the reads that are at most 0, 1 ... versions behind.
     pub(crate) within: [f64; STALENESS_MAX + 1],
-    /// How many reads returned an older version than had been announced.
+    /// Reads that returned an older version than had been announced.
     pub(crate) too_old: usize,
-    /// How many returned an older one than the writer had closed.
+    /// Reads that returned an older version than the writer had closed.
     pub(crate) older_than_closed: usize,
-    /// What the writer and the readers have sent and received.
+    /// Bytes that the writer and the readers have sent and received.
     pub(crate) writer_bytes: u64,
     pub(crate) reader_bytes: u64,
-    /// Calls of the writer, and how many updates it has announced.
+    /// Calls of the writer, and updates that it has announced.
     pub(crate) writer_calls: u64,
     pub(crate) announced: u64,
 }

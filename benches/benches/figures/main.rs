@@ -1,7 +1,7 @@
 //! The papers' figures, measured again: `cargo bench --bench figures -- m1`, `m2`, `m3`, `m4`, `w1`, `w2`, `w3` or
 //! `all` in virtual time and, as root, `-- m2-real` and `-- w1-real` over real mounts and `mafs-link`, W1 with sshfs
-//! beside where it is installed; `-- control` is how long who is urgent waits beside an upload, over real mounts, and
-//! `-- step` the same when the link's rate changes.
+//! beside where it is installed; `-- control` shows how long urgent calls wait beside an upload, over real mounts,
+//! and `-- step` shows that when the link's rate changes.
 //!
 //! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3; of M2
 //! 9, of M4 20, of W1 to W3 10), `MAFS_FIGURE_THREADS` how many worlds at once (as many as there are processors),
@@ -72,7 +72,7 @@ fn main() -> io::Result<()> {
     table::write_index(&directory())
 }
 
-/// This program as a process at one end of an emulated link.
+/// Plays the role of this program as a process at one end of an emulated link.
 fn play(role: &str, arguments: &[String]) -> io::Result<()> {
     let unknown = || io::Error::other(format!("nothing is played `{role}` with {arguments:?}"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -104,14 +104,14 @@ fn play(role: &str, arguments: &[String]) -> io::Result<()> {
     }
 }
 
-/// Those of `MAFS_FIGURE_RATES` (KB per second, with commas), or all.
+/// Returns the rates in `MAFS_FIGURE_RATES` (KB per second, with commas), or all.
 fn chosen(all: &[u64]) -> io::Result<Vec<u64>> {
     let Ok(text) = env::var("MAFS_FIGURE_RATES") else { return Ok(all.to_vec()) };
     let wrong = || io::Error::other(format!("MAFS_FIGURE_RATES is {text:?}: some of {all:?} are wanted, with commas"));
     text.split(',').map(|rate| rate.parse().ok().filter(|rate| all.contains(rate)).ok_or_else(wrong)).collect()
 }
 
-/// Where figures are kept: beside the profile's directory that this program lies in.
+/// Returns the directory of the figures: beside the profile's directory that this program lies in.
 fn directory() -> PathBuf {
     let program = env::current_exe().unwrap_or_default();
     program.ancestors().nth(3).unwrap_or(Path::new("target")).join("figures")

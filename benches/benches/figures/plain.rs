@@ -24,7 +24,7 @@ pub(crate) async fn upload(address: &str, bytes: usize) -> io::Result<()> {
     let mut carrier = loop {
         match connect(&address).await {
             Ok(carrier) => break carrier,
-            // It has just been started.
+            // The server has just been started.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     };

@@ -8,12 +8,12 @@ use std::path::Path;
 /// One line of a plot, or the bars of one colour.
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// Where it is, and its value there. Bars are of the groups 0, 1 ...
+    /// Places of the values, and the values there. Bars are of the groups 0, 1 ...
     pub(crate) points: Vec<(f64, f64)>,
 }
 
 impl Series {
-    /// A line over something that is counted.
+    /// Makes a line over something that is counted.
     pub(crate) fn new(name: &str, points: impl IntoIterator<Item = (u64, f64)>) -> Self {
         #[allow(clippy::cast_precision_loss, reason = "some thousands")]
         let points = points.into_iter().map(|(x, y)| (x as f64, y)).collect();
@@ -21,7 +21,7 @@ impl Series {
     }
 }
 
-/// How values lie along an axis.
+/// Scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scale {
     /// All are more than 0.
@@ -29,7 +29,7 @@ pub(crate) enum Scale {
     Linear,
 }
 
-/// What belongs to a plot besides its lines.
+/// Title and axes of a plot.
 pub(crate) struct Axes<'a> {
     pub(crate) title: &'a str,
     pub(crate) x: (&'a str, Scale),
@@ -41,7 +41,7 @@ const COLOURS: [&str; 9] =
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 400.0;
 const MARGIN: f64 = 56.0;
-/// Of the names of the lines, from the right.
+/// Room for the names of the lines, from the right.
 const LEGEND: f64 = 2.6 * MARGIN;
 
 /// Writes lines over bandwidth in KB per second.
@@ -94,7 +94,7 @@ pub(crate) fn write_bars(path: &Path, title: &str, unit: &str, groups: &[&str], 
 struct Svg(String);
 
 impl Svg {
-    /// With the names of the lines or bars.
+    /// Makes a plot with the names of the lines or bars.
     fn new(title: &str, unit: &str, series: &[Series]) -> Self {
         let mut svg = Self(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
@@ -153,7 +153,7 @@ fn powers_of_ten(low: f64, high: f64) -> Vec<f64> {
     powers.take_while(|power| *power <= high).map(|power| 10_f64.powf(power)).collect()
 }
 
-/// From 0 to `most` or a little more, in four to ten steps of 1, 2 or 5.
+/// Returns the steps from 0 to `most` or a little more, four to ten of 1, 2 or 5.
 fn steps(most: f64) -> Vec<f64> {
     let decade = 10_f64.powf(most.max(1e-3).log10().floor());
     let step = [0.2, 0.5, 1.0].map(|part| part * decade).into_iter().find(|step| most / step <= 10.0);
@@ -162,11 +162,11 @@ fn steps(most: f64) -> Vec<f64> {
         // The first tick that reaches `most` is the last.
         f64::from(*tick) * step < most + step * 0.999
     });
-    // Without the noise of binary fractions.
+    // Rounding removes the noise of binary fractions.
     ticks.map(|tick| (f64::from(tick) * step * 1e6).round() / 1e6).collect()
 }
 
-/// Where a value lies between two places.
+/// Returns where a value lies between two places.
 fn along(scale: Scale, value: f64, (low, high): (f64, f64), (from, to): (f64, f64)) -> f64 {
     let (part, whole) = match scale {
         Scale::Log => ((value / low).ln(), (high / low).ln()),

@@ -26,14 +26,15 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 /// The longest run: everything waits for everything at 64 KB/s.
 pub(crate) const RUN_LIMIT: Duration = Duration::from_secs(3600);
 
-/// A download beside an upload is so much larger: it does not end first.
+/// Factor by which a download beside an upload is larger: it does not end first.
 pub(crate) const DOWNLOAD_TIMES: u64 = 4;
 
-/// Where the client has its control socket, and what tells processes at its end where the program is.
+/// Variables with the directory of the client's control socket, and with the path of its program, for processes at
+/// its end.
 const RUNTIME_DIR: &str = "MAFS_RUNTIME_DIR";
 const CLIENT: &str = "MAFS_FIGURE_CLIENT";
 
-/// Where the store, the cache and the mount of all runs are.
+/// The place of the store, the cache and the mount of all runs.
 pub(crate) struct Place {
     directory: TempDir,
     programs: Programs,
@@ -43,7 +44,7 @@ impl Place {
     pub(crate) fn new() -> io::Result<Self> {
         let place = Self { directory: tempfile::tempdir()?, programs: Programs::build()? };
         for name in ["store", "mount", "run"] {
-            // The client wants its own to itself.
+            // The client wants its directory to itself.
             DirBuilder::new().mode(0o700).create(place.path(name))?;
         }
         Ok(place)
@@ -53,7 +54,7 @@ impl Place {
         self.directory.path().join(name)
     }
 
-    /// Lets the next mount with this cache begin with nothing.
+    /// Removes a cache, so that the next mount with it begins with nothing.
     pub(crate) fn forget(&self, cache: &str) -> io::Result<()> {
         match fs::remove_dir_all(self.path(cache)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -73,7 +74,7 @@ impl Place {
         self.run_between(profile, &[], (cache, options), arguments)
     }
 
-    /// The same with `classes` at both ends.
+    /// Runs like [`Self::run`], with `classes` at both ends.
     pub(crate) fn run_classes(
         &self,
         profile: &Profile,
@@ -111,7 +112,7 @@ impl Place {
 }
 
 impl Place {
-    /// The same without mafs: a plain upload to this program at the other end, with as plain a download beside it if
+    /// Runs a plain upload, without mafs, to this program at the other end, with as plain a download beside it if
     /// `both`. Returns what the upload printed.
     pub(crate) fn run_plain(profile: &Profile, port: u16, bytes: u64, both: bool) -> io::Result<String> {
         let link = EmulatedLink::start(profile)?;
@@ -170,12 +171,12 @@ impl Drop for Mount<'_> {
     }
 }
 
-/// The status of the mount that a directory is, in its own words.
+/// Returns the status of the mount at a directory, in its own words.
 pub(crate) fn status(mount: &Path) -> io::Result<serde_json::Value> {
     ask(&["status", "--json"], mount)
 }
 
-/// What the mount has sent.
+/// Returns the traffic of the mount.
 pub(crate) fn sent(mount: &Path) -> io::Result<Sent> {
     let classes = ask(&["stats", "--rpc", "--json"], mount)?;
     let number = |class: Class, name: &str| {

@@ -18,14 +18,14 @@ use crate::m4::{Outcome as SharedOutcome, Policy};
 use crate::variant::Variant;
 use crate::workload::{Background, Foreground, Outcome, populate, run, warm};
 
-/// Large enough for all that the workloads make.
+/// Size of a cache that holds all that the workloads make.
 const CACHE_BYTES: u64 = 1 << 30;
 
-/// Of M4 (papers/003, section 5.4); the round trip is that of the other figures.
+/// Link of M4's readers (papers/003, section 5.4); the round trip is that of the other figures.
 const READER_BYTES_PER_S: u64 = 1024 * 1024;
 const SHARED_RTT: Duration = Duration::from_millis(20);
 
-/// One run of M1: the client at the end of the link has nothing in its cache.
+/// Runs M1 once: the client at the end of the link has nothing in its cache.
 pub(crate) fn m1(kbytes_per_s: u64, rtt: Duration, variant: Variant, seed: u64) -> io::Result<Compiled> {
     in_virtual_time(async {
         let link = Profile::steady(kbytes_per_s * 1024, rtt);
@@ -38,11 +38,12 @@ pub(crate) fn m1(kbytes_per_s: u64, rtt: Duration, variant: Variant, seed: u64) 
     })
 }
 
-/// How long a process of M3 waits for the server at most: without classes the default of 21 s is not enough at 64 KB/s,
-/// because calls wait behind what all other processes have written, and the paper's processes do not give up.
+/// Limit of the time that a process of M3 waits for the server: without classes the default of 21 s is not enough at
+/// 64 KB/s, because calls wait behind what all other processes have written, and the paper's processes do not give
+/// up.
 const M3_DEADLINE: Duration = Duration::from_secs(3600);
 
-/// One run of M3: the client at the end of the link has nothing in its cache.
+/// Runs M3 once: the client at the end of the link has nothing in its cache.
 pub(crate) fn m3(kbytes_per_s: u64, rtt: Duration, trace: &Trace, variant: Variant, seed: u64) -> io::Result<Replayed> {
     in_virtual_time(async {
         let link = Profile::steady(kbytes_per_s * 1024, rtt);
@@ -55,7 +56,7 @@ pub(crate) fn m3(kbytes_per_s: u64, rtt: Duration, trace: &Trace, variant: Varia
     })
 }
 
-/// One run of M4: everybody begins with an empty cache, and all use the same policy.
+/// Runs M4 once: everybody begins with an empty cache, and all use the same policy.
 pub(crate) fn m4(kbytes_per_s: u64, policy: &Policy, seed: u64) -> io::Result<SharedOutcome> {
     let plan = Plan::new(seed);
     let variant = Variant { name: policy.name, scheduling: Scheduling::Classes, writeback: policy.writeback };
@@ -64,7 +65,7 @@ pub(crate) fn m4(kbytes_per_s: u64, policy: &Policy, seed: u64) -> io::Result<Sh
         let links = std::iter::once(Profile::steady(kbytes_per_s * 1024, SHARED_RTT)).chain(readers).collect();
         let mut world = start(seed, variant.scheduling, links).await?;
         populate_shared(&plan, &Tree::new(world.client().clone())).await?;
-        // It is not one of the five hosts, and has no promises when they begin.
+        // The populating client is not one of the five hosts, and has no promises when they begin.
         world.stop_client().await;
         let mut trees = Vec::new();
         for machine in &mut world.machines_mut()[1..] {
@@ -92,7 +93,7 @@ pub(crate) fn m4(kbytes_per_s: u64, policy: &Policy, seed: u64) -> io::Result<Sh
     })
 }
 
-/// How long a read of a file that is not cached takes over a link, or a write until the server has it.
+/// Measures a read of a file that is not cached, over a link, or a write until the server has it.
 pub(crate) fn w1(link: Profile, operation: Operation, file_bytes: u64, seed: u64) -> io::Result<Duration> {
     const DIRECTORY: &str = "w1";
     let content = vec![7; usize::try_from(file_bytes).map_err(io::Error::other)?];
@@ -126,14 +127,14 @@ fn in_virtual_time<T>(work: impl Future<Output = Result<T, String>>) -> io::Resu
     runtime.block_on(work).map_err(io::Error::other)
 }
 
-/// A server, a client beside it and one at the end of each link.
+/// Starts a server, a client beside it and one at the end of each link.
 async fn start(seed: u64, scheduling: Scheduling, links: Vec<Profile>) -> Result<World, String> {
     let far = links.into_iter().map(|link| Path::Link(Box::new(link)));
     let paths = std::iter::once(Path::Delay(Duration::ZERO)).chain(far).collect();
     World::start_configured(seed, ServerConfig::default().with_scheduling(scheduling), paths, false).await
 }
 
-/// With a cache that is large enough for all that the workloads make; what is in it stays.
+/// Restarts with a cache that is large enough for all that the workloads make; what is in it stays.
 async fn restart(machine: &mut Machine, Variant { scheduling, writeback, .. }: Variant) -> Result<(), String> {
     machine.stop().await;
     machine.set_cache_limit_bytes(CACHE_BYTES);
@@ -142,7 +143,7 @@ async fn restart(machine: &mut Machine, Variant { scheduling, writeback, .. }: V
     machine.start().await
 }
 
-/// One run of M2: the client at the end of the link has what a search needs in its cache, and has just been started
+/// Runs M2 once: the client at the end of the link has what a search needs in its cache, and has just been started
 /// again, so all of it has to be validated.
 pub(crate) fn m2(
     kbytes_per_s: u64,

@@ -27,7 +27,7 @@ const SSHFS: &str = "/usr/bin/sshfs";
 const PORT: u16 = 6239;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Whether this machine has what it takes.
+/// Tells whether this machine has what sshfs takes.
 pub(crate) fn is_installed() -> bool {
     Path::new(SSHD).exists() && Path::new(SSHFS).exists()
 }
@@ -55,7 +55,7 @@ pub(crate) fn run(
     printed
 }
 
-/// The files of both ends. What is mounted does not outlive them.
+/// The files of both ends. A mount does not outlive them.
 struct Ends {
     directory: TempDir,
 }
@@ -70,7 +70,7 @@ impl Ends {
             let mut make = Command::new("ssh-keygen");
             process::run(make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(ends.path(name)), LIMIT)?;
         }
-        // Separated privileges need it; Debian's service makes it otherwise.
+        // Separated privileges need this directory; Debian's service makes it otherwise.
         fs::create_dir_all("/run/sshd")?;
         let configuration = format!(
             "Port {PORT}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\n\
@@ -92,7 +92,7 @@ impl Ends {
         command.arg(self.path("mount")).args(["-p", &PORT.to_string(), "-o"]);
         command.arg(format!("IdentityFile={}", self.path("key").display()));
         command.args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]);
-        // sshd has just been started. There is a second between them.
+        // sshd has just been started. There is a second between attempts.
         command.args(["-o", "ConnectionAttempts=10"]);
         process::run(&mut command, LIMIT).map(drop)
     }

@@ -20,16 +20,16 @@ use crate::table::write_csv;
 
 const FAST: u64 = 1024 << 10;
 const SLOW: u64 = 32 << 10;
-/// So long each rate may take to be followed.
+/// Time in which the window must follow each rate.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(3);
-/// When each rate begins, since the link did, when it ends, and which it is. The first is for the mount and the store
-/// to get under way.
+/// The phases: when each rate begins, since the link did, when it ends, and which it is. The first is for the mount
+/// and the store to get under way.
 const PHASES: [(&str, Duration, Duration, u64); 3] = [
     ("before", Duration::from_secs(10), Duration::from_secs(20), FAST),
     ("slower", Duration::from_secs(20), Duration::from_secs(50), SLOW),
     ("faster", Duration::from_secs(50), Duration::from_secs(65), FAST),
 ];
-/// More than all of it carries.
+/// More bytes than the link carries in all phases.
 const STORE_BYTES: u64 = 64 << 20;
 const DIRECTORIES: usize = 1500;
 const EVERY: Duration = Duration::from_millis(50);
@@ -92,6 +92,6 @@ pub(crate) fn play(mount: &Path, began: Instant) -> io::Result<()> {
         let (calls, bound) = (took.len(), median(&bounds));
         println!("{name},{},{calls},{p50:.1},{p99:.1},{bound:.1},{stored:.1}", rate / 1024);
     }
-    // Not waiting for the store's thread.
+    // The store's thread is not waited for.
     std::process::exit(0);
 }

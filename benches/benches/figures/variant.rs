@@ -1,4 +1,5 @@
-//! What the paper compares: priorities or none, synchronous or asynchronous writeback (papers/003, section 4.3).
+//! The variants that the paper compares: priorities or none, synchronous or asynchronous writeback (papers/003,
+//! section 4.3).
 
 use mafs_arpc::Scheduling;
 use mafs_client::vfs::Writeback;
@@ -7,12 +8,12 @@ use mafs_client::vfs::Writeback;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variant {
     pub(crate) name: &'static str,
-    /// At both ends.
+    /// Scheduling at both ends.
     pub(crate) scheduling: Scheduling,
     pub(crate) writeback: Writeback,
 }
 
-/// The paper's four; the first is what the others are compared with. None is plain gRPC, as in M2: no classes and no
+/// The paper's four; the others are compared with the first. `none` is plain gRPC, as in M2: no classes and no
 /// window.
 pub(crate) const VARIANTS: [Variant; 4] = [
     Variant { name: "none+sync", scheduling: Scheduling::Off, writeback: Writeback::Sync },

@@ -17,7 +17,7 @@ use crate::plot::{Axes, Scale, Series, write_lines};
 use crate::simulated;
 use crate::table::write_csv;
 
-/// As many as the papers' runs.
+/// Seeds by default: as many as the papers' runs.
 pub(crate) const SEEDS: u64 = 10;
 
 /// The mean bad period of each row, in milliseconds; 0 is a link without errors.
@@ -28,7 +28,7 @@ const BLOCKS_BYTES: [u64; 4] = [1024, 2048, 4096, 8192];
 /// 1 Mbit/s, and the mean good period.
 const BYTES_PER_S: f64 = 125_000.0;
 const GOOD_MS: f64 = 1000.0;
-/// The papers ended transfers that took longer, and began them again.
+/// Limit of a transfer: the papers ended transfers that took longer, and began them again.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// Figures of the hosts that the papers do not tell, chosen so that a link without errors gives their times (000, Table
@@ -45,7 +45,7 @@ const ADAPTER: Receiver = Receiver { buffer_bytes: 6000, bytes_per_s: 60_000 };
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Kind {
     name: &'static str,
-    /// Of NFS; mafs otherwise.
+    /// Backoff of NFS; `None` for mafs.
     backoff: Option<Backoff>,
     retransmission: Option<Retransmission>,
 }
@@ -60,7 +60,7 @@ const ARQ: Option<Retransmission> = Some(Retransmission::Arq);
 const UNCHANGED: Kind = nfs("no changes", Backoff::Exponential, None);
 const BOTH: Kind = nfs("both", Backoff::HybridLinear, HOLD);
 const BOTH_ARQ: Kind = nfs("both arq", Backoff::HybridLinear, ARQ);
-/// The first four are the papers'.
+/// All kinds. The first four are the papers'.
 const KINDS: [Kind; 9] = [
     UNCHANGED,
     nfs("linear", Backoff::HybridLinear, None),
@@ -169,19 +169,19 @@ pub(crate) fn begun_again<T>(name: &str, seed: u64, once: impl Fn(u64) -> Option
     done.ok_or_else(|| io::Error::other(format!("{name} never ends: seed {seed}")))
 }
 
-/// The papers' NFS client, with blocks of 4096 bytes.
+/// Returns the papers' NFS client, with blocks of 4096 bytes.
 pub(crate) fn papers_client(backoff: Backoff) -> Client {
     Client { block_bytes: BLOCK_BYTES, calls: CALLS, backoff, host: HOST, server: SERVER }
 }
 
-/// A link between the papers' hosts.
+/// Puts the papers' hosts at the ends of a link.
 pub(crate) fn with_papers_hosts(mut link: Profile) -> Profile {
     link.up.queue_bytes = DRIVER_QUEUE_BYTES;
     link.down = Direction { queue_bytes: DRIVER_QUEUE_BYTES, receiver: Some(ADAPTER), ..link.down };
     link
 }
 
-/// The least time that the channel needs.
+/// Returns the least time that the channel needs.
 #[allow(clippy::cast_precision_loss, reason = "a file")]
 pub(crate) fn possible_s(bad_ms: u64) -> f64 {
     let bad_ms = bad_ms as f64;

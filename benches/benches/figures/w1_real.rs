@@ -20,13 +20,13 @@ use crate::w1::{FILE_BYTES, possible_s};
 
 /// The mean bad period of each row, in milliseconds; 0 is a link without errors.
 const BAD_MS: [u64; 4] = [0, 40, 80, 160];
-/// Long enough for what the last transfer has left on the link: acknowledgements.
+/// Pause between transfers, long enough for what the last one has left on the link: acknowledgements.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Who transfers the files.
+/// File system that transfers the files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mount {
-    /// With its option `proto`.
+    /// mafs with its option `proto`.
     Mafs(&'static str),
     Sshfs,
 }
@@ -88,7 +88,7 @@ pub(crate) fn measure(directory: &Path, runs: u64) -> io::Result<()> {
     write_csv(&directory.join("w1-real.csv"), "operation,kind,bad_ms,possible_s,took_s", &rows)
 }
 
-/// All cells. Those of retransmission are for the channels that lose something.
+/// Returns all cells. Those of retransmission are for the channels that lose something.
 fn cells() -> Vec<Cell> {
     let mounts = [Mount::Mafs("quic"), Mount::Mafs("tcp"), Mount::Sshfs];
     let mounts = mounts.into_iter().filter(|mount| *mount != Mount::Sshfs || sshfs::is_installed());
@@ -103,7 +103,7 @@ fn cells() -> Vec<Cell> {
 }
 
 fn transfers(cell: Cell, runs: u64) -> io::Result<Took> {
-    // A seed of its own for each channel, and one for all mounts on it: they meet the same bursts.
+    // Each channel has a seed of its own, and all mounts on it have the same: they meet the same bursts.
     let profile = Profile::burst_errors(Duration::from_millis(cell.bad_ms), 1 + cell.bad_ms);
     let profile = Profile { retransmission: cell.retransmission, ..profile };
     let printed = match cell.mount {
@@ -142,7 +142,7 @@ pub(crate) fn populate(mount: &Path, runs: u64) -> io::Result<()> {
 
 /// Reads and writes a file in each run, and prints what each took. A file is written when the server has it.
 pub(crate) fn play(mount: &Path, runs: u64) -> io::Result<()> {
-    // The names are not what is measured.
+    // Names are not measured.
     fs::read_dir(mount)?.for_each(drop);
     for run in 0..runs {
         thread::sleep(PAUSE);

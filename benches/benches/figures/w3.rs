@@ -1,5 +1,6 @@
-//! Figure W3: two and eight stations that share a base station (papers/000, Tables 8 and 9; papers/001, figures 7 and 8
-//! and section 6): what each gets of the air, what one bad channel costs the others, and the papers' own experiment.
+//! Figure W3: two and eight stations that share a base station (papers/000, Tables 8 and 9; papers/001, figures 7 and
+//! 8 and section 6): each station's share of the air, the cost of one bad channel for the others, and the papers' own
+//! experiment.
 //!
 //! Link-level retransmission with a queue for each station, served in turn, stands beside a single queue, whose first
 //! packet holds up all others when its station does not hear.
@@ -24,7 +25,7 @@ const STATIONS: [usize; 2] = [2, 8];
 const BAD_MS: [u64; 4] = [0, 40, 80, 160];
 /// The mean bad periods of the one bad channel. Good periods have a second on average, as all others here.
 const ONE_BAD_MS: [u64; 6] = [0, 40, 80, 160, 320, 1000];
-/// Stations send for so long.
+/// Time for which stations send.
 const TIME: Duration = Duration::from_secs(60);
 /// The packets that 1 Mbit/s carries in that time.
 const LINE_PACKETS: f64 = 60.0 * 125_000.0 / 1500.0;
@@ -46,7 +47,7 @@ fn bursts(bad_ms: u64) -> Option<Periods> {
     (bad_ms > 0).then_some(Periods::Random { good: Duration::from_secs(1), bad })
 }
 
-/// The packets of each station, of each seed, over these channels.
+/// Returns the packets of each station, of each seed, over these channels.
 fn saturated(channels: &[Option<Periods>], queues: Queues, seeds: u64) -> io::Result<Vec<Vec<f64>>> {
     let settings = Settings::default().with_queues(queues);
     let seeds: Vec<u64> = (1..=seeds).collect();
@@ -61,13 +62,13 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The distance of the furthest value from the mean of all, as a part of it.
+/// Returns the distance of the furthest value from the mean of all, as a part of it.
 fn furthest_from_mean(values: &[f64]) -> f64 {
     let mean = mean(values);
     values.iter().map(|value| (value / mean - 1.0).abs()).fold(0.0, f64::max)
 }
 
-/// Stations whose channels are all alike.
+/// Measures stations whose channels are all alike.
 fn shares(directory: &Path, seeds: u64) -> io::Result<()> {
     println!(
         "\nW3: full packets for a minute; the share of the line that is used, and how far a station's share is from"
@@ -103,7 +104,7 @@ fn shares(directory: &Path, seeds: u64) -> io::Result<()> {
     write_lines(&directory.join("w3-shares.svg"), &axes, &series)
 }
 
-/// The slowest of the stations that have no errors, beside one that has.
+/// Measures the slowest of the stations that have no errors, beside one that has.
 fn one_bad_channel(directory: &Path, seeds: u64) -> io::Result<()> {
     println!("\nW3: what the slowest of the others has when one channel is bad, in parts of what it has when none is:");
     println!("the mean of {seeds} seeds, and the worst run");
@@ -153,7 +154,7 @@ const KINDS: [Kind; 3] = [
     Kind { name: "both", backoff: Backoff::HybridLinear, retransmission: Some(Queues::PerStation) },
 ];
 
-/// A file of 1 MB for each of two stations at once, by NFS as the papers ran it.
+/// Measures a file of 1 MB for each of two stations at once, by NFS as the papers ran it.
 fn transfers(directory: &Path, seeds: u64) -> io::Result<()> {
     let (mut lines, mut series) = (Vec::new(), Vec::new());
     for (operation, name, paper_without, paper_with) in PAPER {
@@ -194,7 +195,7 @@ fn transfers(directory: &Path, seeds: u64) -> io::Result<()> {
     write_lines(&directory.join("w3-transfers.svg"), &axes, &series)
 }
 
-/// The times of both stations, of all seeds.
+/// Returns the times of both stations, of all seeds.
 fn took_s(kind: Kind, operation: Operation, bad_ms: u64, seeds: u64) -> io::Result<Vec<f64>> {
     const STATIONS: usize = 2;
     let seeds: Vec<u64> = (1..=seeds).collect();

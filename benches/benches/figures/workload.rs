@@ -17,29 +17,29 @@ use crate::files::Files;
 const DIRECTORIES: usize = 20;
 const FILES_PER_DIRECTORY: usize = 10;
 const SOURCE_BYTES: usize = 4 << 10;
-/// What a search computes with each file.
+/// Time that a search computes with each file.
 const COMPUTING: Duration = Duration::from_millis(1);
-/// Who has searched a directory, or read a large file, looks at it for so many milliseconds. Without that the
-/// foreground's calls come right behind the background's, which of the two is first is a matter of a millisecond, and
-/// beside 6 s for each upload that is all that is measured.
+/// Milliseconds for which the user looks at a directory that was searched, or at a large file that was read. Without
+/// that the foreground's calls come right behind the background's. Then a matter of a millisecond decides which of
+/// the two is first, and beside 6 s for each upload that is all that is measured.
 const THINKING_MS: Range<u64> = 200..400;
 const LARGE_FILES: usize = 10;
 const LARGE_BYTES: usize = 64 << 10;
-/// What the background writes at a time: 6 s of the slowest link, for so long a tiny call waits behind an upload over
-/// plain gRPC (arpc.md).
+/// Bytes that the background writes at a time: 6 s of the slowest link, for so long a tiny call waits behind an
+/// upload over plain gRPC (arpc.md).
 const WRITTEN_BYTES: usize = 384 << 10;
-/// It begins a file no sooner than this after the one before. That is nearly twice what the fastest link carries, so
-/// who waits for each file does not notice; who waits for none would write without end.
+/// Least time between the beginnings of two files in the background. This rate is nearly twice what the fastest link
+/// carries, so a writer that waits for each file does not notice; one that waits for none would write without end.
 const WRITING_EVERY: Duration = Duration::from_millis(200);
-/// Of a compiler: the shares of M1's program, 1.20 MB read and 7.21 MB written.
+/// Figures of a compiler: the shares of M1's program, 1.20 MB read and 7.21 MB written.
 const OBJECT_BYTES: usize = 24 << 10;
 const COMPILING: Duration = Duration::from_millis(100);
-/// In this time the background finds out what the link carries.
+/// Time in which the background finds out what the link carries.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// So long it has the link alone after that.
+/// Time for which the background has the link alone after that.
 const LEAD: Duration = Duration::from_secs(5);
 
-/// Somebody waits for it.
+/// A process that somebody waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Foreground {
     /// Searches cached files that have to be validated.
@@ -48,7 +48,7 @@ pub(crate) enum Foreground {
     Read,
 }
 
-/// Nobody waits for it.
+/// A process that nobody waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Background {
     /// Nothing: an idle link.
@@ -59,27 +59,27 @@ pub(crate) enum Background {
     Compile,
 }
 
-/// What a run has shown.
+/// Results of a run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Outcome {
-    /// How long who is in the foreground has waited, thinking apart.
+    /// Time that the user in the foreground has waited, thinking apart.
     pub(crate) foreground_s: f64,
-    /// What the background has sent per second meanwhile, and how much less than it would have alone.
+    /// Bytes that the background has sent per second meanwhile, and how many fewer than it would have alone.
     pub(crate) written_bytes_per_s: f64,
     pub(crate) lost_bytes: f64,
-    /// The longest that the background has waited for a file to be written and closed.
+    /// The longest time that the background has waited for a file to be written and closed.
     pub(crate) longest_write_s: f64,
-    /// By how much what waits to be sent has grown per second, and what it was in the end.
+    /// Growth per second of what waits to be sent, and its size in the end.
     pub(crate) log_growth_bytes_per_s: f64,
     pub(crate) log_bytes: f64,
     /// Calls of both to the server.
     pub(crate) calls: f64,
-    /// What both have sent and received.
+    /// Bytes that both have sent and received.
     pub(crate) bytes: f64,
 }
 
 impl Outcome {
-    /// What [`Outcome::from_line`] understands, for another process.
+    /// Writes a line that [`Outcome::from_line`] understands, for another process.
     pub(crate) fn to_line(self) -> String {
         let Self { foreground_s, written_bytes_per_s, lost_bytes, longest_write_s, .. } = self;
         let Self { log_growth_bytes_per_s, log_bytes, calls, bytes, .. } = self;
@@ -114,15 +114,15 @@ impl Outcome {
     }
 }
 
-/// What a client has sent since it was started.
+/// Traffic of a client since it was started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) calls: u64,
-    /// And received.
+    /// Bytes sent and received.
     pub(crate) bytes: u64,
-    /// In class Store; where classes do not count, of everything.
+    /// Bytes sent in class Store; where classes do not count, of everything.
     pub(crate) stored_bytes: u64,
-    /// Contents that wait in the log.
+    /// Bytes of the contents that wait in the log.
     pub(crate) log_bytes: u64,
 }
 
@@ -150,7 +150,7 @@ macro_rules! named {
 named!(Foreground: Grep "grep", Read "read");
 named!(Background: Idle "idle", Write "write", Compile "compile");
 
-/// Makes what the workloads read.
+/// Makes the files that the workloads read.
 pub(crate) async fn populate(files: &Files) -> io::Result<()> {
     for dir in 0..DIRECTORIES {
         files.make_dir(&format!("d{dir}")).await?;
@@ -165,7 +165,7 @@ pub(crate) async fn populate(files: &Files) -> io::Result<()> {
     files.make_dir("out").await
 }
 
-/// Brings into the cache what a search finds there.
+/// Brings the files of a search into the cache.
 pub(crate) async fn warm(files: &Files) -> io::Result<()> {
     for (dir, file) in sources(0) {
         files.read(&dir, &file).await?;
@@ -173,7 +173,7 @@ pub(crate) async fn warm(files: &Files) -> io::Result<()> {
     Ok(())
 }
 
-/// All sources, in an order that follows from the seed.
+/// Returns all sources, in an order that follows from the seed.
 fn sources(seed: u64) -> Vec<(String, String)> {
     let mut random = Random::new(seed);
     let mut dirs: Vec<usize> = (0..DIRECTORIES).collect();
@@ -188,8 +188,8 @@ fn large_files() -> Vec<Vec<(String, String)>> {
     (0..LARGE_FILES).map(|file| vec![("large".to_owned(), format!("f{file}"))]).collect()
 }
 
-/// Who reads files has seen their names: one round trip for each file is left. The first took three calls otherwise,
-/// and whether those come before or behind the next upload is a matter of milliseconds again.
+/// Looks up the names of the files that will be read: one round trip for each file is left. Otherwise the first file
+/// took three calls, and whether those come before or behind the next upload is a matter of milliseconds again.
 async fn look_at(files: &Files, steps: &[Vec<(String, String)>]) -> io::Result<()> {
     for (dir, file) in steps.iter().flatten() {
         files.look(dir, file).await?;

@@ -14,7 +14,7 @@ use mafs_bench::process::run;
 /// A load, given the directory and the number of the run.
 type Load = fn(&Path, usize) -> io::Result<f64>;
 
-/// What is measured: name, unit, load.
+/// The measured loads: name, unit, load.
 pub(crate) const LOADS: [(&str, &str, Load); 8] = [
     ("warm read of 256 MB", "MB/s", read_large),
     ("mmap read of 256 MB", "MB/s", read_mapped),
@@ -48,7 +48,8 @@ pub(crate) fn read_large(directory: &Path, _run: usize) -> io::Result<f64> {
     Ok(megabytes_per_second(LARGE_BYTES, start))
 }
 
-/// Rust cannot map a file without `unsafe`, so a script does, and says how long it took.
+/// Reads a large file through a mapping. Rust cannot map a file without `unsafe`, so a script does, and says how long
+/// it took.
 fn read_mapped(directory: &Path, _run: usize) -> io::Result<f64> {
     const SCRIPT: &str = "
 import mmap, os, sys, time

@@ -22,7 +22,7 @@ const GIT_STATUS: &str = "git status of 2,000 files";
 const RUNS: usize = 5;
 const IDLE: Duration = Duration::from_secs(20);
 
-/// Work that was left from before falls into the first ones.
+/// Windows of idle time: work that was left from before falls into the first ones.
 const IDLE_WINDOWS: usize = 3;
 
 fn main() -> io::Result<()> {
@@ -76,7 +76,7 @@ fn measure(world: &mut World, runs: usize) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Which work is to be done, by its name: what has the word given on the command line in it, or all.
+/// Returns the filter of the work by its name: names that hold the word given on the command line, or all.
 fn chosen() -> impl Fn(&str) -> bool {
     let word = env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     move |name| name.contains(&word)
@@ -94,7 +94,8 @@ fn git_status(places: &[PathBuf; 2], runs: usize) -> io::Result<Row> {
     Ok(Row { name: GIT_STATUS, unit: "1/s", pairs })
 }
 
-/// A file that is not in the cache is read through the mount; locally it is copied, as the cache does, and then read.
+/// Measures a read of a file that is not in the cache through the mount; locally it is copied, as the cache does, and
+/// then read.
 fn cold_read(world: &mut World, runs: usize) -> io::Result<Row> {
     let mut pairs = Vec::new();
     for _ in 0..runs {

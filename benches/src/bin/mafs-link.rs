@@ -15,17 +15,17 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// The program's own failures, as those of timeout(1) and env(1).
+/// The exit code of the program's own failures, as those of timeout(1) and env(1).
 const FAILED: u8 = 125;
 const KBYTE: u64 = 1024;
-/// How often `--verbose` tells the counts.
+/// Interval at which `--verbose` tells the counts.
 const VERBOSE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs two commands at the two ends of an emulated link, each in a network namespace of its own.
 ///
 /// The server is 10.77.0.1, also in $MAFS_LINK_SERVER; the client, which starts at the same time, is 10.77.0.2. When
 /// the client command has ended, everything else is ended too: the exit code is the client's, or 125 if there was no
-/// link. What became of packets goes to standard error. Both see the same mounts and files as this process.
+/// link. The counts of packets go to standard error. Both see the same mounts and files as this process.
 #[derive(Debug, Parser)]
 #[command(name = "mafs-link", version)]
 struct Arguments {
@@ -38,7 +38,7 @@ struct Arguments {
     /// The round-trip time of an idle link, in milliseconds
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=60_000))]
     rtt: Option<u64>,
-    /// What the queue before each direction holds, in KB [default: the profile's, or 64]
+    /// The size of the queue before each direction, in KB [default: the profile's, or 64]
     #[arg(long, value_name = "KB", value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
     queue: Option<u64>,
     /// Bursts of errors both ways: bad periods so long on average, in milliseconds, after good ones of a second
@@ -47,7 +47,7 @@ struct Arguments {
     /// Send again what is lost, below the programs: `arq` by data and acknowledgement, `hold` as if that cost nothing
     #[arg(long, value_name = "HOW", value_parser = parse_arq)]
     arq: Option<Retransmission>,
-    /// What all that is random follows from
+    /// The seed of all that is random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// The rate from the client, as a trace in Mahimahi's format
@@ -59,10 +59,10 @@ struct Arguments {
     /// Tell what is made, and the counts once a second
     #[arg(long, short)]
     verbose: bool,
-    /// What runs at the server's end, in the background
+    /// The command to run at the server's end, in the background
     #[arg(long, value_name = "SHELL COMMAND")]
     server: String,
-    /// What runs at the client's end
+    /// The command to run at the client's end
     #[arg(long, value_name = "SHELL COMMAND")]
     client: String,
 }
@@ -125,7 +125,7 @@ fn run(arguments: &Arguments) -> io::Result<u8> {
     let profile = arguments.link()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // First: from then on no signal ends this process before it has removed what it made.
+        // The signals come first: from then on none ends this process before it has removed what it made.
         let mut signals = Signals::new()?;
         let link = EmulatedLink::start(&profile)?;
         let code = commands(arguments, &link, &mut signals).await;
@@ -160,7 +160,7 @@ fn shell(command: std::process::Command, line: &str) -> Command {
     command
 }
 
-/// Says how the server command ended: whoever waits for its answers would wonder.
+/// Reports how the server command ended: a user who waits for its answers would wonder.
 async fn ended(server: &mut Child) {
     if let Ok(status) = server.wait().await {
         eprintln!("mafs-link: the server command has ended: {status}");
@@ -171,7 +171,7 @@ fn to_u8(code: i32) -> u8 {
     u8::try_from(code).unwrap_or(FAILED)
 }
 
-/// What `--verbose` tells, once a second.
+/// The output of `--verbose`, once a second.
 struct Story {
     interval: Interval,
 }
@@ -214,7 +214,7 @@ impl Signals {
         Ok(Self { streams })
     }
 
-    /// The number of the next one.
+    /// Returns the number of the next signal.
     async fn next(&mut self) -> i32 {
         let [interrupt, terminate, hangup] = &mut self.streams;
         tokio::select! {

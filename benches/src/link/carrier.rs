@@ -14,14 +14,14 @@ use rustix::time::Timespec;
 
 use super::way::{Counts, Way};
 
-/// The devices segment in software, so no packet is longer.
+/// Limit of a packet: the devices segment in software, so none is longer.
 #[allow(clippy::cast_possible_truncation, reason = "it is 1500")]
 const PACKET_BYTES_MAX: usize = PACKET_BYTES as usize;
 
-/// How many packets are read before those that have arrived get their turn.
+/// Packets that are read before those that have arrived get their turn.
 const BURST_PACKETS: usize = 64;
 
-/// Carries packets until it is dropped.
+/// A carrier of packets until it is dropped.
 #[derive(Debug)]
 pub(super) struct Carrier {
     way: Arc<Mutex<Way>>,
@@ -30,7 +30,7 @@ pub(super) struct Carrier {
 }
 
 impl Carrier {
-    /// Carries what comes out of `from` over `link` into `to`. Both are devices that do not block.
+    /// Starts to carry the packets that come out of `from` over `link` into `to`. Both are devices that do not block.
     pub(super) fn start(link: Link, from: &Arc<File>, to: &Arc<File>) -> io::Result<Self> {
         let way = Arc::new(Mutex::new(Way::new(link)));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -98,7 +98,7 @@ fn take_in(way: &mut Way, mut from: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Says when the next one arrives.
+/// Writes the packets that have arrived, and returns when the next one arrives.
 fn give_out(way: &mut Way, mut to: &File) -> Option<Instant> {
     while let Some(packet) = way.take_arrived(BootClock.now()) {
         // A host whose interface is down does not hear.

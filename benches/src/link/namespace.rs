@@ -3,7 +3,7 @@
 //! Processes enter it through nsenter(1), not `ip netns exec`: that would also give them mounts of their own, and a
 //! file system that is mounted inside could not be looked at from outside.
 //!
-//! A name tells whose it is, so that the leftovers of a killed owner are found and removed by the next.
+//! A namespace's name tells its owner, so that the leftovers of a killed owner are found and removed by the next.
 
 use std::env;
 use std::ffi::OsStr;
@@ -23,27 +23,27 @@ use tappers::Tun;
 use crate::measure;
 use crate::process;
 
-/// Where ip-netns(8) keeps the names.
+/// Directory in which ip-netns(8) keeps the names.
 const NAMES: &str = "/run/netns";
 const PREFIX: &str = "mafs-link-";
-/// What the device is called inside.
+/// The name of the device inside.
 const DEVICE: &str = "link0";
 const TUN: &str = "/dev/net/tun";
 
-/// Packets that wait to be read out of the device. Far more than come while a thread is kept from running: what does
-/// not fit there is lost without being counted.
+/// Packets that wait to be read out of the device. Far more than come while a thread is kept from running: a packet
+/// that does not fit there is lost without being counted.
 const WAITING_PACKETS: &str = "5000";
 
-/// Which algorithm TCP uses inside, if not [`CONGESTION`].
+/// Variable with the algorithm that TCP uses inside, if not [`CONGESTION`].
 const CONGESTION_VARIABLE: &str = "MAFS_LINK_CONGESTION";
-/// Linux's own default, whatever this host has: what is measured shall not depend on that. BBR, for one, has 4 packets
-/// in flight at most for 0.2 s of each 10 s (PROBE_RTT): at 1 MB/s and 20 ms a lookup then takes 130 ms, not 40.
+/// Linux's own default, whatever this host has: measurements must not depend on that. BBR, for one, has 4 packets in
+/// flight at most for 0.2 s of each 10 s (PROBE_RTT): at 1 MB/s and 20 ms a lookup then takes 130 ms, not 40.
 const CONGESTION: &str = "cubic";
 const CONGESTION_ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// How long one of the commands here may take. It takes milliseconds.
+/// Limit of one of the commands here. Usually one takes milliseconds.
 const COMMAND_LIMIT: Duration = Duration::from_secs(30);
-/// How long processes have to end after TERM: a client of mafs sends for up to 8 s what the server does not have.
+/// Time that processes have to end after TERM: a client of mafs sends for up to 8 s what the server does not have.
 const TERM_LIMIT: Duration = Duration::from_secs(12);
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
@@ -54,12 +54,12 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// Makes one with nothing but loopback. The name is unique as long as `role` is within this process.
+    /// Makes a namespace with nothing but loopback. The name is unique as long as `role` is within this process.
     pub(super) fn create(role: &str) -> io::Result<Self> {
         let pid = std::process::id();
         let namespace = Self { name: format!("{PREFIX}{pid}-{}-{role}", measure::started_at(pid)?) };
         ip(&["netns", "add", &namespace.name])?;
-        // No router solicitations among what is measured.
+        // No router solicitations may come among the measured packets.
         let quiet = "! [ -d /proc/sys/net/ipv6 ] || echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6";
         process::run(namespace.command("sh").args(["-c", quiet]), COMMAND_LIMIT)?;
         namespace.choose_congestion()?;
@@ -77,14 +77,15 @@ impl Namespace {
         chosen.map(drop).map_err(|_| io::Error::other(unknown))
     }
 
-    /// Gives it the end of a link with an address, and says where its packets come out. `peer` is at the other end.
+    /// Gives the namespace the end of a link with an address, and returns where its packets come out. `peer` is at
+    /// the other end.
     pub(super) fn attach(&self, address: Ipv4Addr, peer: Ipv4Addr) -> io::Result<File> {
         let name = &self.name;
         let mut tun = Tun::new().map_err(|error| io::Error::new(error.kind(), format!("{TUN}: {error}")))?;
         tun.set_nonblocking(true)?;
         let outside = tun.name()?.name();
         let outside = outside.to_str().ok_or_else(|| io::Error::other("the device has no name"))?;
-        // Its file stays open here, so it works from outside wherever the device is.
+        // The device's file stays open here, so it works from outside wherever the device is.
         ip(&["link", "set", "dev", outside, "netns", name, "name", DEVICE])?;
         let (address, peer, mtu) = (address.to_string(), peer.to_string(), PACKET_BYTES.to_string());
         ip(&["-n", name, "address", "add", &address, "peer", &peer, "dev", DEVICE])?;
@@ -92,7 +93,7 @@ impl Namespace {
         Ok(File::from(tun.as_fd().try_clone_to_owned()?))
     }
 
-    /// A command that runs inside.
+    /// Returns a command that runs inside.
     pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.path().display())).arg("--").arg(program);
@@ -103,7 +104,7 @@ impl Namespace {
         &self.name
     }
 
-    /// Ends what runs inside: asks first, and kills what is still there after that.
+    /// Ends the processes that run inside: asks first, and kills those that are still there after that.
     pub(super) fn end_processes(&self) {
         for (signal, limit) in [(Signal::TERM, TERM_LIMIT), (Signal::KILL, KILL_LIMIT)] {
             let mut asked = Vec::new();
@@ -125,7 +126,7 @@ impl Namespace {
     fn processes(&self) -> Vec<Pid> {
         let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
         let Some(own) = identity(&self.path()) else { return Vec::new() };
-        // What has ended, although nobody has asked how, is in no namespace.
+        // A process that has ended, but whose status nobody has asked for, is in no namespace.
         let inside = |pid: &i32| identity(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(own);
         process::all_pids().filter(inside).filter_map(Pid::from_raw).collect()
     }
@@ -135,13 +136,14 @@ impl Namespace {
     }
 }
 
-/// Network namespaces may choose only what the kernel has on a list, which need not have all that it knows.
+/// Adds an algorithm to the kernel's list. Namespaces may choose only from this list, which need not have all that
+/// the kernel knows.
 fn allow_congestion(name: &str) -> io::Result<()> {
     let allowed = fs::read_to_string(CONGESTION_ALLOWED)?;
     if allowed.split_whitespace().any(|one| one == name) {
         return Ok(());
     }
-    // What the kernel does not know it refuses; then that is said when it is chosen.
+    // The kernel refuses an algorithm that it does not know; the error is reported when the algorithm is chosen.
     let _ = fs::write(CONGESTION_ALLOWED, format!("{} {name}", allowed.trim()));
     Ok(())
 }
@@ -155,7 +157,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Removes what is left of those who were killed, with the processes they left.
+/// Removes the namespaces of killed owners, with the processes left in them.
 pub(super) fn remove_dead() {
     for entry in fs::read_dir(NAMES).into_iter().flatten().flatten() {
         if let Some(name) = entry.file_name().to_str().filter(|name| is_dead(name)) {
@@ -164,7 +166,7 @@ pub(super) fn remove_dead() {
     }
 }
 
-/// Whether this is the name of a namespace of ours whose owner is gone.
+/// Tells whether this is the name of a namespace of ours whose owner is gone.
 fn is_dead(name: &str) -> bool {
     let owner = name.strip_prefix(PREFIX).map(|rest| rest.split('-'));
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
@@ -173,7 +175,7 @@ fn is_dead(name: &str) -> bool {
     u32::try_from(pid).ok().and_then(|pid| measure::started_at(pid).ok()) != Some(started)
 }
 
-/// What a link needs that is not there, in one line.
+/// Checks the needs of a link; the error names one that is not there, in one line.
 pub(super) fn check_needs() -> io::Result<()> {
     let missing = |what: &str| Err(io::Error::other(format!("an emulated link needs {what}")));
     if !rustix::process::geteuid().is_root() {

@@ -1,5 +1,4 @@
-//! One direction in real time: which packets are on their way, and what became of the others. Pure: `now` is an
-//! argument.
+//! One direction in real time: the packets on their way, and the fates of the others. Pure: `now` is an argument.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,12 +7,12 @@ use std::time::Duration;
 use mafs_arpc::link::{Dropped, Link};
 use mafs_proto::Instant;
 
-/// What became of the packets of one direction.
+/// Counts of the packets of one direction, by their fates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Packets that have arrived.
     pub packets: u64,
-    /// Their bytes, with IP headers.
+    /// Bytes of these packets, with IP headers.
     pub bytes: u64,
     /// Packets dropped because the queue before the link was full.
     pub queue_full: u64,
@@ -21,14 +20,14 @@ pub struct Counts {
     pub lost: u64,
     /// Packets dropped because the receiver's buffer was full.
     pub receiver_full: u64,
-    /// How much later than the model says the latest packet was delivered.
+    /// Lateness of the latest packet: the time from its arrival by the model to its delivery.
     pub late_max: Duration,
-    /// The same of all packets together.
+    /// Lateness of all packets together.
     late_sum: Duration,
 }
 
 impl Counts {
-    /// How much later than the model says a packet was delivered, on average.
+    /// Returns the average lateness of a packet: the time from its arrival by the model to its delivery.
     #[must_use]
     pub fn late_mean(&self) -> Duration {
         Duration::from_secs_f64(self.late_sum.as_secs_f64() / self.packets.max(1) as f64)
@@ -48,11 +47,12 @@ impl fmt::Display for Counts {
 #[derive(Debug)]
 pub(super) struct Way {
     link: Link,
-    /// In the order of arrival, which is that of offers. Bounded by the link's queue and what fits into its delay.
+    /// Packets in the order of arrival, which is that of offers. Bounded by the link's queue and what fits into its
+    /// delay.
     on_the_way: VecDeque<(Instant, Box<[u8]>)>,
-    /// Nothing gets through, and nobody is told.
+    /// If set, no packet gets through, and nobody is told.
     unplugged: bool,
-    /// Packets of UDP do not get through, and nobody is told.
+    /// If set, packets of UDP do not get through, and nobody is told.
     udp_blocked: bool,
     counts: Counts,
 }
@@ -62,7 +62,7 @@ impl Way {
         Self { link, on_the_way: VecDeque::new(), unplugged: false, udp_blocked: false, counts: Counts::default() }
     }
 
-    /// From now on what is handed to the link vanishes, and what is on its way; or no more.
+    /// Unplugs the link: the packets on their way and all that are offered from now on vanish. Or plugs it in again.
     pub(super) fn set_unplugged(&mut self, unplugged: bool) {
         self.unplugged = unplugged;
         if unplugged {
@@ -70,12 +70,12 @@ impl Way {
         }
     }
 
-    /// From now on packets of UDP vanish; or no more.
+    /// Lets packets of UDP vanish from now on, or no more.
     pub(super) fn set_udp_blocked(&mut self, blocked: bool) {
         self.udp_blocked = blocked;
     }
 
-    /// A packet is handed to the link.
+    /// Hands a packet to the link.
     pub(super) fn offer(&mut self, packet: &[u8], now: Instant) {
         if self.unplugged || (self.udp_blocked && is_udp(packet)) {
             self.counts.lost += 1;
@@ -89,7 +89,7 @@ impl Way {
         }
     }
 
-    /// The next packet that has arrived by `now`.
+    /// Takes the next packet that has arrived by `now`.
     pub(super) fn take_arrived(&mut self, now: Instant) -> Option<Box<[u8]>> {
         self.next_arrival().filter(|arrival| *arrival <= now)?;
         let (arrival, packet) = self.on_the_way.pop_front()?;
@@ -101,7 +101,7 @@ impl Way {
         Some(packet)
     }
 
-    /// When the first packet arrives of those that are on their way.
+    /// Returns the time when the first of the packets on their way arrives.
     pub(super) fn next_arrival(&self) -> Option<Instant> {
         self.on_the_way.front().map(|(arrival, _)| *arrival)
     }
@@ -111,7 +111,7 @@ impl Way {
     }
 }
 
-/// Whether a packet of IPv4 carries UDP (RFC 791, section 3.1).
+/// Tells whether a packet of IPv4 carries UDP (RFC 791, section 3.1).
 fn is_udp(packet: &[u8]) -> bool {
     const UDP: u8 = 17;
     packet.first().is_some_and(|first| first >> 4 == 4) && packet.get(9) == Some(&UDP)
@@ -161,7 +161,7 @@ mod tests {
             way.offer(&[0; 1000], START);
         }
         assert_eq!(way.counts().queue_full, 3);
-        // The first has left the queue, and room is for one more.
+        // The first packet has left the queue, and there is room for one more.
         way.offer(&[0; 1000], at_ms(10));
         way.offer(&[0; 1000], at_ms(10));
         assert_eq!(way.counts().queue_full, 4);

@@ -1,5 +1,5 @@
-//! Two mounts of one volume, one of them behind a slow link and with much to send: what it closes is what the other
-//! opens next, as soon as it is announced (consistency.md, "SIRP").
+//! Two mounts of one volume, one of them behind a slow link and with much to send: the other opens the content that
+//! this one has closed, as soon as it is announced (consistency.md, "SIRP").
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -20,9 +20,9 @@ use serde_json::Value;
 /// The writer's link: bytes per second, and the round trip.
 const RATE: u32 = 64 << 10;
 const RTT: Duration = Duration::from_millis(20);
-/// What a plain upload gets of it: 59 of 64 KB/s (facts.md, section 3).
+/// Rate that a plain upload gets of it: 59 of 64 KB/s (facts.md, section 3).
 const GOODPUT: f64 = RATE as f64 * 59.0 / 64.0;
-/// What may be on its way when somebody pulls: the window on this link, and the packets around it.
+/// Bytes that may be on their way when somebody pulls: the window on this link, and the packets around it.
 const WINDOW_BYTES: f64 = 6000.0;
 
 const QUEUED: u64 = 8;
@@ -30,17 +30,17 @@ const QUEUED_BYTES: usize = 128 << 10;
 const SHARED_BYTES: u32 = 64 << 10;
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// Some 30 times what consistency.md allows: a processor may be busy elsewhere.
+/// Some 30 times the time that consistency.md allows: a processor may be busy elsewhere.
 const ANNOUNCED_LIMIT: Duration = Duration::from_secs(10);
 
-/// How a program saves a file.
+/// A way in which a program saves a file.
 type Save = fn(&Path, &[u8]);
 
 fn in_place(path: &Path, content: &[u8]) {
     fs::write(path, content).unwrap();
 }
 
-/// As editors do, and git.
+/// Saves as editors do, and git.
 fn by_rename(path: &Path, content: &[u8]) {
     let temporary = path.with_extension("new");
     fs::write(&temporary, content).unwrap();
@@ -106,7 +106,7 @@ fn a_close_that_is_queued_waits_for_nobody() {
     world.kill_client().unwrap();
 }
 
-/// What keeps the link busy for 16 s.
+/// Writes files that keep the link busy for 16 s.
 fn queue_much(world: &World) {
     for number in 0..QUEUED {
         fs::write(world.mount().join(format!("queued-{number}")), bytes(100 + number, QUEUED_BYTES)).unwrap();

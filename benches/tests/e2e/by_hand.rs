@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// What asks nobody takes no longer on a busy machine.
+/// Limit of a command that asks nobody: it takes no longer on a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
 const NO_DAEMON: i32 = 3;
@@ -24,7 +24,7 @@ fn status(world: &World) -> Value {
     serde_json::from_str(&command(world, &["status", "--json"]).stdout).unwrap()
 }
 
-/// How often the log says each of these.
+/// Counts how often the log has each of these lines.
 fn counts<const COUNT: usize>(log: &str, lines: [&str; COUNT]) -> [usize; COUNT] {
     lines.map(|line| log.matches(line).count())
 }
@@ -51,7 +51,7 @@ fn a_mount_is_disconnected_and_reconnected_by_hand() {
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
     let report = status(&world);
     assert_eq!((&report["by_hand"], &report["connected"]), (&true.into(), &false.into()));
-    // Nobody waits for the lease of who has said goodbye.
+    // Nobody waits for the lease of a client that has said goodbye.
     let begun = Instant::now();
     fs::write(other.mount().join("unread"), "y".repeat(5000)).unwrap();
     assert!(begun.elapsed() < 2 * AT_ONCE, "{:?}", begun.elapsed());
@@ -89,13 +89,13 @@ fn the_log_has_one_line_for_each_transition() {
     let connected = |world: &World, connected: bool| {
         wait_until(LIMIT, "the connection", || Ok(status(world)["connected"] == connected)).unwrap();
     };
-    // It is soon back.
+    // The server is soon back.
     world.kill_server().unwrap();
     connected(&world, false);
     world.start_server().unwrap();
     connected(&world, true);
     assert_eq!(fs::read_dir(world.mount()).unwrap().count(), 1);
-    // It gives no sign of life.
+    // The server gives no sign of life.
     world.server().unwrap().signal(Signal::STOP).unwrap();
     fs::read(world.mount().join("unread")).unwrap_err();
     connected(&world, false);

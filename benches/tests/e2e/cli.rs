@@ -1,4 +1,4 @@
-//! The command line: what it says and how it exits when something is not as it should be.
+//! The command line: its messages and exit codes when something is not as it should be.
 
 use std::fs;
 use std::io::Write;
@@ -25,7 +25,7 @@ const NO_DAEMON: i32 = 3;
 const UNSENT: i32 = 4;
 const NOT_FOUND: i32 = 6;
 
-/// `mount` and `umount` exit as mount(8) does.
+/// Exit codes of `mount` and `umount`, as mount(8) has them.
 const MOUNT_USAGE: i32 = 1;
 const MOUNT_FAILED: i32 = 32;
 
@@ -52,7 +52,7 @@ fn a_mount_that_cannot_reach_its_server_says_why() {
     check(&mount(&world.target()), MOUNT_FAILED, &["127.0.0.1", "refused"]);
     check(&mount("127.0.0.1"), MOUNT_USAGE, &["127.0.0.1"]);
 
-    // Somebody listens who is no mafs server.
+    // A program listens that is no mafs server.
     let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     check(&mount(&format!("{}:/home", other.local_addr().unwrap())), MOUNT_FAILED, &["127.0.0.1"]);
     drop(other);
@@ -342,7 +342,7 @@ fn umount(world: &World) -> Finished {
     finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap()
 }
 
-/// A message is one line on standard error that names what it is about; a success is silent there.
+/// Checks a message: one line on standard error that names what it is about. A success is silent there.
 #[track_caller]
 fn check(said: &Finished, code: i32, words: &[&str]) {
     assert_eq!(said.code(), code, "{said:?}");

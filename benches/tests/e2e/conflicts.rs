@@ -19,7 +19,7 @@ const RATE: u64 = 4 << 20;
 const RTT: Duration = Duration::from_millis(20);
 const LIMIT: Duration = Duration::from_secs(120);
 const FILES: usize = 20;
-/// One of these needs a file of its own at the server.
+/// A content of this size needs a file of its own at the server.
 const LARGE: usize = 40_000;
 
 struct Apart {
@@ -60,7 +60,7 @@ fn file(number: usize) -> String {
 }
 
 impl Apart {
-    /// Both have everything in their caches, and the first client's packets vanish.
+    /// Makes two clients with everything in their caches; the first client's packets vanish.
     fn new() -> Self {
         let link = EmulatedLink::start(&Profile::steady(RATE, RTT)).unwrap();
         let world = World::start_over(link, "writeback=sirp").unwrap();
@@ -72,7 +72,7 @@ impl Apart {
         fs::create_dir(apart.mine().join("removed")).unwrap();
         apart.sync();
         for mount in [apart.mine(), apart.theirs()] {
-            // Twice, for directories are cached whole from the second miss on.
+            // The trees are read twice, for directories are cached whole from the second miss on.
             assert_eq!(tree(&mount).unwrap(), tree(&mount).unwrap());
         }
         apart.world.link().unwrap().set_unplugged(true);
@@ -119,7 +119,7 @@ impl Apart {
         .unwrap();
     }
 
-    /// What both show: the kernel is told of what has changed in the background.
+    /// Waits until both show one tree, and returns it: the kernel is told in the background of changes.
     fn shown(&self) -> Tree {
         let mut shown = Tree::new();
         wait_until(LIMIT, "both show the same", || {
@@ -132,7 +132,7 @@ impl Apart {
         shown
     }
 
-    /// What `conflicts list` says, and how it exits.
+    /// Returns the output of `conflicts list`, and its exit code.
     fn conflicts(&self) -> (Vec<Value>, Option<i32>) {
         let said = finish(self.command(&["conflicts", "list", "--json"]).arg(self.mine()), LIMIT).unwrap();
         (serde_json::from_str(&said.stdout).unwrap(), Some(said.code()))
@@ -150,7 +150,7 @@ impl Apart {
     }
 }
 
-/// What each of the two does to the same files.
+/// Makes the changes of one of the two clients to the files that both have.
 fn change(mount: &Path, by: &str, is_mine: bool) {
     for number in 0..8 {
         fs::write(mount.join(file(number)), content(by, number)).unwrap();
@@ -228,7 +228,7 @@ fn resolve_all(apart: &Apart) {
         let conflict = listed.iter().find(|conflict| conflict["path"] == path && !conflict["kept"].is_null());
         conflict.unwrap_or_else(|| panic!("{path}: {listed:?}"))["kept"].as_str().unwrap().to_owned()
     };
-    // Both changed it: in place, and by a new file that takes the name.
+    // Both changed the file: in place, and by a new file that takes the name.
     for number in [0, 3, 8] {
         let kept = kept_of(&file(number));
         let shown = run(apart.command(&["conflicts", "show"]).arg(apart.mine().join(&kept)), LIMIT).unwrap();
@@ -254,7 +254,7 @@ fn resolve_all(apart: &Apart) {
     assert_eq!(fs::read_to_string(apart.theirs().join("made-by-both.txt")).unwrap(), content("mine", 100));
     let orphan = listed.iter().find_map(|conflict| conflict["kept"].as_str().filter(|kept| kept.contains("removed/")));
     apart.resolve("--theirs", orphan.unwrap_or_else(|| panic!("{listed:?}")));
-    // What is left.
+    // The conflicts that are left.
     for conflict in apart.conflicts().0 {
         let path = conflict["kept"].as_str().or(conflict["path"].as_str()).unwrap();
         apart.resolve("--theirs", path);

@@ -1,4 +1,4 @@
-//! dbench: what an office does to its file server, by four clients at once, each checking what it reads.
+//! dbench: an office's work on its file server, by four clients at once, each checking what it reads.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use mafs_bench::world::World;
 
 use super::number_from_env;
 
-/// How long it works, unless `MAFS_DBENCH_SECONDS` says otherwise.
+/// Seconds for which dbench works, unless `MAFS_DBENCH_SECONDS` says otherwise.
 const SECONDS: u32 = 5;
 const CLIENTS: &str = "4";
 
-/// It removes what it has made after its time.
+/// Time for the removal of what dbench has made, after its working time.
 const CLEANUP: Duration = Duration::from_secs(120);
 
 #[test]
@@ -26,7 +26,7 @@ fn dbench_finds_every_call_answered_as_it_should_be() {
     let mut command = Command::new("dbench");
     command.arg("-D").arg(world.mount()).args(["-t", &seconds.to_string(), CLIENTS]);
     let finished = finish(&mut command, limit).unwrap();
-    // It goes on after a read that was too short, and says so: `[LINE] read failed on handle NUMBER`.
+    // dbench goes on after a read that was too short, and says so: `[LINE] read failed on handle NUMBER`.
     let wrong = |line: &&str| line.contains("ERROR") || line.starts_with('[') && line.contains("failed");
     let complaints: Vec<&str> = finished.stdout.lines().chain(finished.stderr.lines()).filter(wrong).collect();
     assert!(finished.status.success() && complaints.is_empty(), "{}: {complaints:#?}", finished.status);

@@ -15,23 +15,23 @@ use crate::number_from_env;
 /// The rate in a large directory is at least this share of that in an empty one.
 const SHARE_MIN: f64 = 0.5;
 
-/// How often the two take turns, so that both see the same machine.
+/// Turns that the two take, so that both see the same machine.
 const TURNS: u64 = 25;
 
-/// How many threads make the first nine tenths.
+/// Threads that make the first nine tenths.
 const MAKERS: usize = 4;
 
-/// A cold `ls -l` of 100,000 names on loopback, and, for machines that are slow for a while, how often that of a local
-/// disk: measured 10 to 15.
+/// Limit of a cold `ls -l` of 100,000 names on loopback, and, for machines that are slow for a while, how many times
+/// that of a local disk: measured 10 to 15.
 const LIST_LIMIT: Duration = Duration::from_secs(5);
 const LIST_LOCAL_MAX: u32 = 25;
 
-/// What the server may have beyond what it has when it is idle: measured 30 to 48 MB in seven runs, whether others use
-/// the processors or not, and 53 and 56 in two others. A third are mapped blocks of some 500 KB, as sled's segments
-/// are, and how many of them there are differs from run to run.
+/// Memory that the server may have beyond what it has when it is idle: measured 30 to 48 MB in seven runs, whether
+/// others use the processors or not, and 53 and 56 in two others. A third are mapped blocks of some 500 KB, as sled's
+/// segments are, and how many of them there are differs from run to run.
 const SERVER_GROWTH_BYTES: u64 = 64 << 20;
 
-/// Measured 66 to 87 MB.
+/// Memory that the client may have: measured 66 to 87 MB.
 const CLIENT_BYTES: u64 = 128 << 20;
 
 #[test]
@@ -76,7 +76,7 @@ fn a_directory_with_very_many_names_is_quick_and_costs_little_memory() {
     }
 }
 
-/// How quick work in the large directory is as a share of what it is in the small ones, in turns.
+/// Returns the speed of work in the large directory as a share of that in the small ones, in turns.
 fn share(what: &str, of_turn: u64, in_large: impl Fn(u64), in_small: impl Fn(u64)) -> f64 {
     let time = |work: &dyn Fn(u64), turn| {
         let begun = Instant::now();
@@ -105,7 +105,7 @@ impl Memory {
         Self { idle, watch: MemoryWatch::start(pids) }
     }
 
-    /// The most that the server had more, and that the client had.
+    /// Returns the most that the server had more, and that the client had.
     fn peaks(self, when: &str) -> [u64; 2] {
         let peaks = self.watch.peaks().unwrap();
         let (more, client) = (peaks[0].saturating_sub(self.idle), peaks[1]);
@@ -145,7 +145,8 @@ fn make_in_parallel(directory: &Path, count: u64) {
     });
 }
 
-/// How long the daemons work for `ls -l`. It waits for nothing but them, so it takes no longer where nobody else works.
+/// Returns how long the daemons work for `ls -l`. The command waits for nothing but them, so it takes no longer where
+/// nobody else works.
 fn list(world: &World, directory: &Path, names: u64) -> Duration {
     let pids = [world.server().unwrap().pid(), world.client().unwrap().pid()];
     let used = || pids.iter().map(|pid| cpu_time(*pid).unwrap()).sum::<Duration>();
@@ -156,7 +157,7 @@ fn list(world: &World, directory: &Path, names: u64) -> Duration {
     worked
 }
 
-/// How long `ls -l` takes on the local disk.
+/// Returns how long `ls -l` takes on the local disk.
 fn list_local(directory: &Path, names: u64) -> Duration {
     fs::create_dir(directory).unwrap();
     (0..names).for_each(|number| make(&file(directory, number)));

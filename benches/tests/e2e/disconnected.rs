@@ -1,5 +1,5 @@
-//! The link is unplugged: packets vanish, and nothing is refused. What is cached is used without the server, and it has
-//! everything in the end (docs/semantics.md, "Without a connection").
+//! The link is unplugged: packets vanish, and nothing is refused. Cached files are used without the server, and the
+//! server has everything in the end (docs/semantics.md, "Without a connection").
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -26,26 +26,27 @@ const RATE: u64 = 4 << 20;
 const RTT: Duration = Duration::from_millis(20);
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// No call on what is cached may take longer.
+/// Limit of a call on what is cached.
 const CALL_MAX: Duration = Duration::from_secs(1);
-/// It takes 5 s to find out, from the first call without an answer on, and a probe before.
+/// Time until a client finds out: 5 s from the first call without an answer on, and a probe before.
 const DEAD_AFTER: Duration = Duration::from_secs(9);
-/// What fails at once takes no longer on a busy machine.
+/// Limit of a call that fails at once: it takes no longer on a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(200);
 
-/// How long the link is unplugged, in seconds: `MAFS_UNPLUGGED=600` for ten minutes.
+/// Seconds for which the link is unplugged: `MAFS_UNPLUGGED=600` for ten minutes.
 const UNPLUGGED_S: u64 = 20;
-/// Programs work for so long before and after.
+/// Time for which programs work before and after.
 const AROUND: Duration = Duration::from_secs(4);
 
-/// Between two saves, and between two commits.
+/// Pause between two saves, and between two commits.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Between two builds: each makes what takes the link seconds.
+/// Pause between two builds: each makes what takes the link seconds.
 const BUILD_PAUSE: Duration = Duration::from_secs(3);
-/// Most take a second, those that begin while it is not known yet that the link is gone five more. One that waited for
-/// what others have written would take minutes.
+/// Limit of a build. Most take a second, those that begin while it is not known yet that the link is gone five more.
+/// A build that waited for what others have written would take minutes.
 const BUILD_MAX: Duration = Duration::from_secs(15);
-/// Until all that was done in the shortest outage is at the server. After ten minutes it was 1.1 GB, 300 s of the link.
+/// Limit of the time until all that was done in the shortest outage is at the server. After ten minutes it was 1.1
+/// GB, 300 s of the link.
 const SENT_MAX: Duration = Duration::from_secs(300);
 
 const UNSENT: u32 = 5000;
@@ -55,7 +56,7 @@ fn start() -> World {
     World::start_over(link, "writeback=sirp").unwrap()
 }
 
-/// How long the link is unplugged.
+/// Returns how long the link is unplugged.
 fn unplugged() -> Duration {
     Duration::from_secs(number_from_env("MAFS_UNPLUGGED", UNPLUGGED_S))
 }
@@ -76,7 +77,7 @@ fn sync(world: &World) {
     assert_eq!((&status["refused"], &status["conflicts"]), (&Value::Array(Vec::new()), &0.into()));
 }
 
-/// How long something takes, which must not fail.
+/// Does something that must not fail, within `limit`.
 fn timed<T>(what: &str, limit: Duration, act: impl FnOnce() -> std::io::Result<T>) -> T {
     let begun = Instant::now();
     let done = act();
@@ -85,7 +86,7 @@ fn timed<T>(what: &str, limit: Duration, act: impl FnOnce() -> std::io::Result<T
     done.unwrap_or_else(|error| panic!("{what} after {took:?}: {error}"))
 }
 
-/// How long the longest of some calls took.
+/// The longest time that one of some calls took.
 #[derive(Default)]
 struct Calls {
     longest: Duration,
@@ -123,14 +124,15 @@ fn with_backup(calls: &mut Calls, path: &Path, content: &[u8]) -> std::io::Resul
     calls.time(|| file.write_all(content))
 }
 
-/// How a program saves a file.
+/// A way in which a program saves a file.
 type Save = fn(&mut Calls, &Path, &[u8]) -> std::io::Result<()>;
 const SAVES: [(&str, Save); 3] = [("in-place", in_place), ("by-rename", by_rename), ("with-backup", with_backup)];
 
-/// What the link is doing.
+/// The state of the link.
 #[derive(Default)]
 struct Course {
-    /// It is there again, and what waits is being sent: who needs the server's word waits for what was before.
+    /// The link is there again, and what waits is being sent: a call that needs the server's word waits for what was
+    /// before.
     plugged_in: AtomicBool,
     over: AtomicBool,
 }
@@ -140,7 +142,7 @@ impl Course {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// How long a call may take. When the link is there again it shares that with all that waits.
+    /// Returns how long a call may take. When the link is there again the call shares it with all that waits.
     fn call_max(&self) -> Duration {
         if self.plugged_in.load(Ordering::Relaxed) { 5 * CALL_MAX } else { CALL_MAX }
     }
@@ -156,8 +158,8 @@ fn save_until(course: &Course, directory: &Path) -> u32 {
             let mut calls = Calls::default();
             let saved = save(&mut calls, &directory.join(name), content.as_bytes());
             saved.unwrap_or_else(|error| panic!("{name}, round {round}: {error}"));
-            // By then: it may have begun before. One is an fsync, which waits half a second for a server that does not
-            // answer yet, beside a build that needs all of the machine.
+            // The limit is that of the end: the save may have begun before. One call is an fsync, which waits half a
+            // second for a server that does not answer yet, beside a build that needs all of the machine.
             let most = course.call_max().max(2 * CALL_MAX);
             assert!(calls.longest < most, "a call of {name}, round {round}, took {:?}", calls.longest);
             all.longest = all.longest.max(calls.longest);
@@ -278,7 +280,7 @@ fn programs_go_on_while_the_link_is_unplugged_and_everything_arrives() {
     other.stop().unwrap();
 }
 
-/// A tree of which everything is known here but one directory and one content.
+/// Makes a tree of which everything is known here but one directory and one content.
 fn cached_tree(world: &World) -> PathBuf {
     let mut maker = world.another_client_beside_server("maker").unwrap();
     for directory in ["dir", "unseen"] {
@@ -302,7 +304,7 @@ fn cached_tree(world: &World) -> PathBuf {
     mount
 }
 
-/// Thirty system calls on what is cached.
+/// Makes thirty system calls on what is cached.
 fn thirty_calls(at: &Path, round: &str) {
     let call = |what: &str, act: &dyn Fn() -> std::io::Result<()>| timed(what, CALL_MAX, act);
     let made = |name: &str| at.join(format!("{name}-{round}"));
@@ -353,7 +355,7 @@ fn thirty_calls(at: &Path, round: &str) {
     });
 }
 
-/// The same for extended attributes.
+/// Makes system calls on extended attributes of what is cached.
 fn attribute_calls(at: &Path, round: &str) {
     let call = |what: &str, act: &dyn Fn() -> rustix::io::Result<()>| {
         timed(what, CALL_MAX, || act().map_err(std::io::Error::from));
@@ -387,7 +389,7 @@ fn calls_on_what_is_cached_are_answered_and_others_fail_in_time() {
     let world = start();
     let _watchdog = Watchdog::start(10 * LIMIT, vec![world.mount()]);
     let mount = cached_tree(&world);
-    // In the middle of work in a directory that nobody else uses any more: one that was shared stays so for 10 s.
+    // The work goes on in a directory that nobody else uses any more: one that was shared stays so for 10 s.
     thread::sleep(Duration::from_secs(11));
     fs::write(mount.join("mine"), "").unwrap();
     sync(&world);
@@ -408,7 +410,7 @@ fn calls_on_what_is_cached_are_answered_and_others_fail_in_time() {
     let begun = Instant::now();
     let listed = fs::read_dir(mount.join("unseen")).and_then(|mut entries| entries.next().transpose());
     assert!(listed.is_err() && begun.elapsed() < AT_ONCE, "{listed:?} after {:?}", begun.elapsed());
-    // Longer than any promise holds.
+    // The wait is longer than any promise holds.
     thread::sleep(Duration::from_secs(70));
     thirty_calls(&mount, "later");
     set_unplugged(&world, false);
@@ -435,7 +437,7 @@ fn a_mount_with_much_unsent_is_there_again_without_a_network() {
     sync(&world);
     set_unplugged(&world, true);
     for number in 0..UNSENT / 2 {
-        // A record for the name and one for the content.
+        // Each file makes a record for the name and one for the content.
         fs::write(directory.join(number.to_string()), number.to_string()).unwrap();
     }
     assert!(status(&world)["log"]["records"].as_u64().unwrap() + 100 >= u64::from(UNSENT));

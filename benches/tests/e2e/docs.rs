@@ -14,7 +14,7 @@ use mafs_bench::world::World;
 const MANUAL: &str = include_str!("../../../docs/operations.md");
 const LINK: &str = include_str!("../../../docs/link.md");
 
-/// For all that one shell does.
+/// Limit of all that one shell does.
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
@@ -74,14 +74,14 @@ fn differences(session: &Session) -> Vec<String> {
     session.differences(&said.stdout, &variables)
 }
 
-/// A shell with what the manual assumes: the programs, and variables for what the reader chooses.
+/// Gives a shell what the manual assumes: the programs, and variables for what the reader chooses.
 fn in_manual<'a>(world: &World, shell: &'a mut Command) -> &'a mut Command {
     let programs = Path::new(world.client_command().get_program()).parent().unwrap().to_owned();
     let path = env::join_paths([programs].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap()))).unwrap();
     for (name, value) in world.client_command().get_envs() {
         shell.env(name, value.unwrap_or_default());
     }
-    // Not translated.
+    // Messages are not translated.
     shell
         .current_dir(world.local())
         .envs(places(world))
@@ -105,7 +105,7 @@ fn only_sh_blocks_are_shell() {
     assert_eq!(shell_blocks("# T\n```sh\na\nb\n```\ntext\n```ini\nc\n```\n```sh\nd\n```\n"), "a\nb\nd\n");
 }
 
-/// The lines of all `sh` code blocks of a document.
+/// Returns the lines of all `sh` code blocks of a document.
 fn shell_blocks(document: &str) -> String {
     let mut script = String::new();
     let mut inside = false;

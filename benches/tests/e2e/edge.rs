@@ -11,7 +11,7 @@ use mafs_bench::world::World;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Where the kernel has containers, where it has none, and where a close waits for the server.
+/// Options where the kernel has containers, where it has none, and where a close waits for the server.
 const OPTIONS: [&str; 4] = ["", "passthrough=off", "writeback=sync", "writeback=sync,passthrough=off"];
 
 /// Closes descriptors of a file beside one that it was locked by, and leaves one to a child.
@@ -80,7 +80,7 @@ for turn in range(8):
         assert found == expected, (turn, path, found)
 ";
 
-/// Raises a number under a lock, with an open of its own each time.
+/// Raises a number under a lock, and opens the file anew each time.
 const COUNT: &str = r"
 import fcntl, os, sys
 for _ in range(int(sys.argv[2])):
@@ -288,7 +288,7 @@ fn what_others_remove_too_does_not_exist() {
 #[ignore = "needs: fuse, root"]
 fn the_disk_is_as_full_as_the_disk_of_the_server() {
     let world = World::start().unwrap();
-    // Others write to the disk meanwhile.
+    // Other programs write to the disk meanwhile.
     const SLACK: u64 = 1 << 30;
     let ask = |path: &Path| {
         let mut command = Command::new("stat");

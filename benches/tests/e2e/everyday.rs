@@ -1,5 +1,5 @@
-//! What fetching ahead is worth to everyday programs over a long link, and what it costs in vain: each with an empty
-//! cache, with `prefetch=off` and without. `--nocapture` shows the table of docs/link.md.
+//! The gain of fetching ahead for everyday programs over a long link, and its cost in vain: each with an empty cache,
+//! with `prefetch=off` and without. `--nocapture` shows the table of docs/link.md.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,34 +23,35 @@ const RTT_VARIABLE: &str = "MAFS_EVERYDAY_RTT_MS";
 const RTT_MS: u64 = 100;
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Which crates of this project are the repository, separated by commas: with more it takes longer.
+/// Variable that names the crates of this project that are the repository, separated by commas: with more it takes
+/// longer.
 const CRATES_VARIABLE: &str = "MAFS_EVERYDAY_CRATES";
 const CRATES: &str = "proto";
 const COMMITS: usize = 4;
 
-/// Of the bytes that have come for contents, one in so many at most was fetched in vain.
+/// Part of the bytes that have come for contents: one in so many at most was fetched in vain.
 const VAIN_PARTS: u64 = 5;
 /// Files of one directory.
 const FILES: usize = 60;
 const FILE_BYTES: usize = 2000;
 
-/// In percent of the time with `prefetch=off`.
+/// Limit in percent of the time with `prefetch=off`.
 const SLOWEST: u128 = 115;
-/// In a tree most of the time goes for directories.
+/// Limit for a tree, where most of the time goes for directories.
 const TREE: u128 = 85;
 const SCAN: u128 = 50;
 
-/// What people do in a directory of the mount.
+/// Work that people do in a directory of the mount.
 struct Workload {
     name: &'static str,
     directory: &'static str,
     script: &'static str,
-    /// In percent of the time with `prefetch=off`.
+    /// Limit in percent of the time with `prefetch=off`.
     at_most: u128,
 }
 
 const GIT: &str = "git status --short && git diff HEAD~1 --stat && git log -p && git grep -c fn";
-/// Where results go is not in the mount.
+/// Results go to a place that is not in the mount.
 const WORKLOADS: [Workload; 5] = [
     Workload { name: "git status, diff, log -p, grep", directory: "repository", script: GIT, at_most: SLOWEST },
     Workload { name: "cargo build", directory: "workspace", script: "cargo build -q --offline", at_most: SLOWEST },
@@ -59,7 +60,7 @@ const WORKLOADS: [Workload; 5] = [
     Workload { name: "cat *", directory: "notes", script: "cat * | wc -c", at_most: SCAN },
 ];
 
-/// What a workload took.
+/// Time and bytes that a workload took.
 struct Figures {
     took: Duration,
     fetched_bytes: u64,
@@ -67,7 +68,7 @@ struct Figures {
 }
 
 impl Figures {
-    /// What nobody has opened by the end will be in vain.
+    /// Returns the bytes that were fetched in vain: nobody has opened their files by the end.
     fn in_vain(&self) -> u64 {
         self.ahead.bytes - self.ahead.used_bytes
     }
@@ -76,7 +77,7 @@ impl Figures {
 fn run_in(directory: &Path, results: &Path, script: &str) {
     let mut command = Command::new("bash");
     command.args(["-ec", script]).current_dir(directory).env("CARGO_TARGET_DIR", results).env("GIT_PAGER", "cat");
-    // As root in a directory of somebody else's, and without what it would only write.
+    // git works as root in a directory of somebody else's, and without what it would only write.
     command.env("GIT_OPTIONAL_LOCKS", "0");
     run(&mut command, LIMIT).unwrap();
 }

@@ -1,4 +1,4 @@
-//! What travels when files are read.
+//! Fetches: the bytes that travel when files are read.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -19,17 +19,17 @@ const FILES: u64 = 1000;
 const BYTES: u64 = 10_000;
 
 const LARGE_BYTES: u64 = 20_000_000;
-/// It takes 10 s to fetch.
+/// Rate of the link, at which the large file takes 10 s to fetch.
 const RATE: u64 = 2_000_000;
 const RTT: Duration = Duration::from_millis(40);
-/// So long the link is there between two interruptions, and is not.
+/// Times for which the link is there between two interruptions, and is not.
 const PLUGGED_IN: Duration = Duration::from_millis(1500);
 const UNPLUGGED: Duration = Duration::from_secs(8);
-/// What the link has carried in all, the rest of the traffic included: 20.98 MB were seen over QUIC. An interruption
-/// takes what is on its way. The bound is a guess; beginning anew would carry twice as much.
+/// Bytes that the link has carried in all, the rest of the traffic included: 20.98 MB were seen over QUIC. An
+/// interruption takes what is on its way. The bound is a guess; beginning anew would carry twice as much.
 const CARRIED_BYTES_MAX: u64 = 22_000_000;
 const HEADER_BYTES: u64 = 52;
-/// Silence is taken for the end of the path after 5 s, and a probe before.
+/// Time until a silent path is taken for dead: 5 s, and a probe before.
 const DEAD_AFTER: Duration = Duration::from_secs(9);
 
 fn fetches(world: &World) -> u64 {
@@ -41,7 +41,7 @@ fn fetches(world: &World) -> u64 {
 #[test]
 #[ignore = "needs: fuse"]
 fn a_file_that_is_opened_again_as_soon_as_it_has_come_is_not_fetched_again() {
-    // What comes before it is opened would be counted elsewhere.
+    // A file that comes before it is opened would be counted elsewhere.
     let mut world = World::start_with("prefetch=off").unwrap();
     let file = |number: u64| world.mount().join(number.to_string());
     (0..FILES).for_each(|number| write_file(&file(number), number, BYTES).unwrap());
@@ -58,7 +58,8 @@ fn a_file_that_is_opened_again_as_soon_as_it_has_come_is_not_fetched_again() {
     assert_eq!(fetches(&world) - before, FILES);
 }
 
-/// What has come to the client, without the headers of IP and TCP. Those of UDP and QUIC are about as large.
+/// Returns the bytes that have come to the client, without the headers of IP and TCP. Those of UDP and QUIC are about
+/// as large.
 fn carried_bytes(world: &World) -> u64 {
     let [_, down] = world.link().unwrap().counts();
     down.bytes - HEADER_BYTES * down.packets
@@ -69,7 +70,7 @@ fn is_connected(world: &World) -> bool {
     serde_json::from_str::<serde_json::Value>(&said).unwrap()["connected"] == true
 }
 
-/// A program that has the file open all the time, through an interruption.
+/// Interrupts the link while a program has the file open all the time.
 fn unplug_while_reading(world: &World, file: &File, at: u64) {
     world.link().unwrap().set_unplugged(true);
     let begun = Instant::now();
@@ -93,7 +94,7 @@ fn a_file_that_is_interrupted_five_times_goes_on_where_it_was() {
     assert_eq!(fs::metadata(&large).unwrap().len(), LARGE_BYTES);
     let before = carried_bytes(&world);
     let file = File::open(&large).unwrap();
-    // What was read in vain comes first afterwards, so each time it is another place.
+    // The part that was read in vain comes first afterwards, so each time it is another place.
     for megabyte in [19, 18, 17, 16] {
         sleep(PLUGGED_IN);
         unplug_while_reading(&world, &file, megabyte * 1_000_000);

@@ -1,9 +1,9 @@
 //! A byte that changes between client and server: no program sees it, the server does not store it, and everything
 //! arrives.
 //!
-//! One in the length that HTTP/2 or gRPC puts before a frame makes its receiver wait for bytes that do not come. This
-//! outage is like any other: the connection is given up after 5 s, and programs may be told meanwhile that a new file
-//! is not there. So those are asked again, and counted.
+//! A changed byte in the length that HTTP/2 or gRPC puts before a frame makes its receiver wait for bytes that do not
+//! come. This outage is like any other: the connection is given up after 5 s, and programs may be told meanwhile that
+//! a new file is not there. So those are asked again, and counted.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,19 +21,19 @@ use crate::number_from_env;
 
 /// Sizes that are sent in a call's own frame, in a few, and in many.
 const SIZES: [u64; 5] = [100, 6_000, 40_000, 300_000, 2_000_000];
-/// What calls and frames take besides: a byte may change in these as well.
+/// Bytes of calls and frames besides: a byte may change in these as well.
 const BESIDES: u64 = 600;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where bytes go.
+/// Direction in which bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     ToServer,
     ToClient,
 }
 
-/// The change to come, and how many there were.
+/// The change to come, and the count of the changes that there were.
 #[derive(Debug, Default)]
 struct Flips {
     next: Option<(Way, u64, u8)>,
@@ -48,7 +48,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// Begins to carry. Returns where it listens.
+    /// Begins to carry. Returns the address where it listens.
     fn start(server: SocketAddr) -> (Self, SocketAddr) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (proxy, address) = (Self { server, flips: Arc::default() }, listener.local_addr().unwrap());
@@ -75,7 +75,7 @@ impl Proxy {
                 break;
             }
         }
-        // The other end hears of it, and the other thread ends.
+        // The other end hears that the connection has ended, and the other thread ends.
         let _ = (to.shutdown(Shutdown::Both), from.shutdown(Shutdown::Both));
     }
 
@@ -103,7 +103,7 @@ impl Flips {
     }
 }
 
-/// One of eight times it is a byte of what goes the other way.
+/// Chooses the usual way, and one of eight times the other way.
 fn way(usual: Way, random: &mut Random) -> Way {
     match (usual, random.below(8)) {
         (Way::ToServer, 0) => Way::ToClient,
@@ -141,7 +141,7 @@ fn a_byte_that_changes_on_its_way_is_never_shown_nor_stored_and_everything_arriv
     assert_eq!(verified.code(), 0, "{verified:?}");
 }
 
-/// What is done, again as long as an outage may last. Returns how often it was done in vain.
+/// Does the work again as long as an outage may last. Returns how often it was done in vain.
 fn through_outages(what: &str, mut work: impl FnMut() -> io::Result<()>) -> u64 {
     let begun = Instant::now();
     for outages in 0.. {

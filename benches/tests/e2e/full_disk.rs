@@ -16,7 +16,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a removal may take on a full disk: far less than the 10 s that records wait for each other.
+/// Limit of a removal on a full disk: far less than the 10 s that records wait for each other.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 const LARGE_BYTES: u64 = 80 << 20;
@@ -26,7 +26,7 @@ const SMALL_BYTES: u64 = 1 << 20;
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
-    /// Room for one large file beside the 64 MB that the server reserves for its journal.
+    /// Makes a disk with room for one large file beside the 64 MB that the server reserves for its journal.
     fn under_the_store_of(world: &World) -> Self {
         Self::at(world.store(), c"size=160m")
     }
@@ -49,7 +49,7 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        // The server may still use it; it goes with the last file then.
+        // The server may still use the disk, which goes with the last file then.
         if let Err(error) = unmount(&self.0, UnmountFlags::DETACH) {
             eprintln!("cannot unmount {}: {error}", self.0.display());
         }

@@ -1,5 +1,5 @@
-//! What is hoarded is here when the link is unplugged, stays here however full the cache is, and follows what other
-//! clients make of it (docs/semantics.md, "What is kept here").
+//! Hoarded files are here when the link is unplugged, stay here however full the cache is, and follow what other
+//! clients make of them (docs/semantics.md, "What is kept here").
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 const RATE: u64 = 4 << 20;
 const RTT: Duration = Duration::from_millis(20);
 
-/// What is not hoarded and not read.
+/// A file that is not hoarded and not read.
 const ASIDE: &str = "aside";
 
 fn start(options: &str) -> World {
@@ -33,7 +33,7 @@ fn start(options: &str) -> World {
 
 fn unplug(world: &World) {
     world.link().unwrap().set_unplugged(true);
-    // Something that has to be asked, so that it is noticed.
+    // The client has to ask for this file, so that it notices.
     assert!(fs::read(world.mount().join(ASIDE)).is_err());
     wait_until(LIMIT, "the path is dead", || Ok(status(world)["disconnected"] == true)).unwrap();
 }
@@ -62,7 +62,7 @@ fn client(world: &World, arguments: &[&str]) -> Finished {
     finish(world.client_command().args(arguments).current_dir(world.mount()), LIMIT).unwrap()
 }
 
-/// The same, which must succeed.
+/// Runs `mafs-client` like [`client`]; it must succeed.
 fn done(world: &World, arguments: &[&str]) -> Finished {
     let said = client(world, arguments);
     assert!(said.status.success(), "{arguments:?}: {said:?}");
@@ -83,7 +83,7 @@ fn made_elsewhere(world: &World) {
     maker.stop().unwrap();
 }
 
-/// How the program of the workspace is built and run, with all that comes of it on the mount.
+/// Returns the command that builds and runs the program of the workspace, with all that comes of it on the mount.
 fn cargo(world: &World) -> Command {
     let project = world.mount().join("project");
     let mut cargo = Command::new("cargo");
@@ -111,7 +111,7 @@ fn what_a_build_has_opened_once_is_enough_to_build_without_the_link() {
     recording.args(["hoard", "record", "--priority", "700", "--", "cargo", "run", "--offline", "--quiet"]);
     recording.args(["--package", "program"]).current_dir(&project);
     recording.env("CARGO_TARGET_DIR", project.join("target")).env_remove("RUSTFLAGS");
-    // The toolchain is in the real one.
+    // The toolchain is in the real home directory.
     recording.envs(std::env::var_os("HOME").map(|home| ("HOME", home)));
     let recorded = finish(&mut recording, LIMIT).unwrap();
     assert!(recorded.status.success() && recorded.stderr.contains("hoarded"), "{recorded:?}");
@@ -124,7 +124,7 @@ fn what_a_build_has_opened_once_is_enough_to_build_without_the_link() {
     }
     assert!(!paths.iter().any(|path| path.contains("/target")), "what it made is no need of it: {paths:?}");
     assert!(!paths.contains(&"project/README") && !paths.contains(&ASIDE), "{paths:?}");
-    // Nothing of it is here because it has just been used.
+    // Nothing of the project may be here only because it has just been used.
     fs::remove_dir_all(project.join("target")).unwrap();
     done(&world, &["sync", "."]);
     done(&world, &["evict", "."]);
@@ -153,7 +153,7 @@ fn what_is_pinned_builds_without_the_link_though_nobody_has_read_it() {
     assert_eq!((&state[0]["pinned"], &state[0]["cached"]), (&Value::Bool(true), &"whole".into()));
     unplug(&world);
     let said = build_from_clean(&world);
-    // It is still so after a restart without the server.
+    // The build still works after a restart without the server.
     world.kill_client().unwrap();
     world.start_client().unwrap();
     assert_eq!(build_from_clean(&world), said);
@@ -179,7 +179,7 @@ fn what_is_pinned_builds_without_the_link_though_nobody_has_read_it() {
     assert_eq!((&report["entries"], &report["pins"]), (&1.into(), &0.into()));
 }
 
-/// What the client says of a file in an attribute.
+/// Returns an attribute in which the client tells the state of a file.
 fn own(path: &Path, name: &str) -> String {
     let mut value = [0; 64];
     let length = getxattr(path, name, &mut value).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -252,7 +252,7 @@ fn a_full_cache_keeps_what_is_pinned_dirty_or_open() {
     let mount = world.mount();
     let mut open = File::open(mount.join("open")).unwrap();
     open.read_exact(&mut [0]).unwrap();
-    // Nothing of it is sent while it is open.
+    // Nothing of this file is sent while it is open.
     let dirty = OpenOptions::new().write(true).open(mount.join("dirty")).unwrap();
     dirty.write_all_at(b"changed", 0).unwrap();
     for number in 0..24 {

@@ -7,14 +7,15 @@ use mafs_bench::world::World;
 
 const WINDOW: Duration = Duration::from_secs(20);
 
-/// Work that was left from before may fall into the first window; work that goes on for ever falls into all.
+/// Windows at most: work that was left from before may fall into the first; work that goes on for ever falls into
+/// all.
 const WINDOWS_MAX: usize = 3;
 
-/// How often threads of both daemons may wake up in a second. Two to six are seen.
+/// Limit of the wakeups of both daemons' threads in a second. Two to six are seen.
 const WAKEUPS_MAX: f64 = 10.0;
 
-/// Far more than is seen, because a wake-up takes 50 us to 3 ms: a virtual machine's host may have taken back what the
-/// thread touches. Work that never sleeps takes more than this everywhere.
+/// Limit of the processor's share. Far more than is seen, because a wake-up takes 50 us to 3 ms: a virtual machine's
+/// host may have taken back what the thread touches. Work that never sleeps takes more than this everywhere.
 const SHARE_MAX: f64 = 0.05;
 
 #[test]

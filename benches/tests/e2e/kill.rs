@@ -19,10 +19,10 @@ use self::writer::Writer;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a killed process that waits for data may live.
+/// Limit of the time that a killed process lives while it waits for data.
 const KILL_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long what is cached may take while the server is silent.
+/// Limit of a call on what is cached while the server is silent.
 const CACHED_LIMIT: Duration = Duration::from_secs(1);
 
 const BIG_BYTES: u64 = 64 << 20;
@@ -91,8 +91,8 @@ fn regression_a_program_starts_although_it_closes_a_file_that_cannot_be_sent() {
     world.stop_client().unwrap();
 }
 
-/// One close waits for the deadline of 21 s, and no more: not that of a child process that has inherited the
-/// descriptor, nor that of another duplicate.
+/// One close waits for the deadline of 21 s, and no more: the close of a child process that has inherited the
+/// descriptor does not, nor does that of another duplicate.
 #[test]
 #[ignore = "needs: fuse"]
 fn a_silent_server_is_waited_for_once_for_each_content() {
@@ -123,7 +123,7 @@ fn invariant_1_what_close_acknowledged_survives_kill_9_of_the_client() {
     writer.wait_for(200);
     world.kill_client().unwrap();
     let written = writer.stop();
-    // Not read_dir: the kernel opens directories by itself.
+    // The probe is a write, not read_dir: the kernel opens directories by itself.
     assert!(fs::write(world.mount().join("nobody"), "").is_err(), "the dead mount answers");
     world.start_client().expect("mounting over the dead mount");
     written.check(&world.mount());
@@ -153,7 +153,7 @@ fn list(directory: &Path) -> io::Result<()> {
     run(Command::new("ls").arg("-l").arg(directory), CACHED_LIMIT).map(|_| ())
 }
 
-/// A process that waits in a read of `path`: asleep at every look for half a second.
+/// Starts a process that waits in a read of `path`: asleep at every look for half a second.
 fn blocked_reader(path: &Path) -> Child {
     let mut reader = Command::new("cat").arg(path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut asleep = 0;

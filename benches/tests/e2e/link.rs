@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What both ends of the measurements begin with.
+/// Beginning of the scripts at both ends.
 const COMMON: &str = "
 import os, socket, statistics, time
 address = (os.environ['MAFS_LINK_SERVER'], 7777)
@@ -33,7 +33,7 @@ while True:
     s.sendto(data, peer)
 ";
 
-/// 56 bytes of data are packets of 84 bytes, as those of ping(8).
+/// Sends packets of 84 bytes, with 56 bytes of data as those of ping(8).
 const PING: &str = "
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.connect(address)
@@ -171,7 +171,7 @@ fn what_a_killed_one_leaves_the_next_one_removes() {
 #[test]
 #[ignore = "needs: root, tun, iproute2, util-linux"]
 fn without_root_one_line_says_so() {
-    // A copy that other users can reach.
+    // The programs' directory is mounted where other users can reach it.
     let directory = mafs_bench::mounted::Mounted::bind(Programs::build().unwrap().link().parent().unwrap()).unwrap();
     let mut program = Command::new("setpriv");
     program.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(directory.path().join("mafs-link"));
@@ -181,7 +181,7 @@ fn without_root_one_line_says_so() {
     assert_eq!(finished.stderr.lines().count(), 1, "{finished:?}");
 }
 
-/// The program with two commands that never end, and what they are.
+/// Starts the program with two commands that never end. Returns it and their process ids.
 fn running(directory: &Path) -> (Child, [u32; 2]) {
     let mut program = Command::new(Programs::build().unwrap().link());
     program.args(["--profile", "lan"]).current_dir(directory).stdin(Stdio::null());
@@ -198,7 +198,7 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Nobody may have asked yet how an orphan ended.
+/// Tells whether a process is gone. Nobody may have asked yet how an orphan ended.
 fn is_gone(pid: u32) -> bool {
     matches!(measure::state(pid), None | Some('Z'))
 }

@@ -1,5 +1,6 @@
-//! Locks among the programs of several clients: counters and databases stay whole, locks end with the lease of who has
-//! lost touch, outlive the server, and let go whom a signal calls (docs/semantics.md, "Locks").
+//! Locks among the programs of several clients: counters and databases stay whole, locks end with the lease of a
+//! client that has lost touch, outlive the server, and let go a program that a signal calls (docs/semantics.md,
+//! "Locks").
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -17,10 +18,10 @@ use super::number_from_env;
 const LIMIT: Duration = Duration::from_secs(120);
 /// A lease, and what the server adds.
 const LEASE: Duration = Duration::from_secs(62);
-/// How often the server looks for leases that have ended, and what a busy machine takes.
+/// Interval at which the server looks for leases that have ended, and what a busy machine takes.
 const SLACK: Duration = Duration::from_secs(8);
 
-/// How often the counter is raised, by all processes together, unless `MAFS_INCREMENTS` says otherwise.
+/// Increments of the counter, by all processes together, unless `MAFS_INCREMENTS` says otherwise.
 const INCREMENTS: u32 = 400;
 const ROWS: u32 = 100;
 

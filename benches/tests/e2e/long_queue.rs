@@ -18,15 +18,15 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// A satellite link, so that next to nothing of the queue goes while it is made.
 const FAR: &str = "writeback=async,fsync=local,profile=geo";
 const NEAR: &str = "writeback=async,fsync=local";
-/// What is required of 100,000 records is 1 s; the machine may be busy elsewhere.
+/// Limit of a start. The goal for 100,000 records is 1 s; the machine may be busy elsewhere.
 const START_MAX: Duration = Duration::from_secs(10);
 const FILES_PER_DIRECTORY: u32 = 10_000;
 
-/// Of 100,000 the last are made when the lease of a client that nobody answers has ended.
+/// Records by default. With 100,000 the last are made when the lease of a client that nobody answers has ended.
 const RECORDS: u32 = 20_000;
 
-/// The time from a mount command to the first answer, with so many records in the log: half of them contents, half
-/// attributes.
+/// Measures the time from a mount command to the first answer, with so many records in the log: half of them
+/// contents, half attributes.
 #[test]
 #[ignore = "needs: fuse, root"]
 fn a_mount_with_many_changes_that_wait_answers_at_once() {
@@ -35,7 +35,7 @@ fn a_mount_with_many_changes_that_wait_answers_at_once() {
     let _watchdog = Watchdog::start(LIMIT, vec![world.mount()]);
     make_files(&world.mount(), files);
     sync(&world);
-    // What it has promised it keeps for a minute.
+    // The promises of the stopped server hold for a minute.
     world.server().unwrap().signal(Signal::STOP).unwrap();
     change_files(&world.mount(), files);
     let waiting = queued(&world);
@@ -49,7 +49,7 @@ fn a_mount_with_many_changes_that_wait_answers_at_once() {
     assert!(with < START_MAX, "{with:?}");
 }
 
-/// What waits takes no descriptors: neither while it is made nor after a start.
+/// Files that wait take no descriptors: neither while they are made nor after a start.
 #[test]
 #[ignore = "needs: fuse, root, prlimit"]
 fn two_thousand_files_wait_and_are_sent_by_a_client_that_may_have_256_files_open() {
@@ -63,7 +63,7 @@ fn two_thousand_files_wait_and_are_sent_by_a_client_that_may_have_256_files_open
     make_files(&world.mount(), FILES);
     let waiting = queued(&world);
     assert!(waiting > 1000, "{waiting}");
-    // What waits is changed once more, read and removed.
+    // Some of the waiting files are changed once more and read, and one is removed.
     for number in (0..FILES).step_by(10) {
         let file = world.mount().join(format!("d0/f{number}"));
         assert_eq!(fs::read(&file).unwrap(), number.to_le_bytes());

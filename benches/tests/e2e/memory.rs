@@ -8,7 +8,7 @@ use mafs_bench::world::World;
 
 use crate::number_from_env;
 
-/// What either daemon may hold of its own at any moment.
+/// Memory that either daemon may hold of its own at any moment.
 const LIMIT_BYTES: u64 = 150 << 20;
 
 const SEED: u64 = 11;
@@ -51,7 +51,7 @@ fn watch(world: &World) -> MemoryWatch {
 }
 
 fn check_peaks(watch: MemoryWatch, when: &str) {
-    // One more sample of what is left when the work is done.
+    // The pause lets one more sample be taken of what is left when the work is done.
     std::thread::sleep(Duration::from_millis(200));
     let peaks = watch.peaks().unwrap();
     println!("{when}: RssAnon at most {} KB in the server, {} KB in the client", peaks[0] >> 10, peaks[1] >> 10);

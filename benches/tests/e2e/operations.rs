@@ -1,4 +1,4 @@
-//! The checks: what POSIX promises of files, one operation or one combination each. A check gets an empty directory.
+//! The checks: POSIX's promises about files, one operation or one combination each. A check gets an empty directory.
 
 mod content;
 mod metadata;

@@ -18,7 +18,7 @@ use crate::pjdfstest;
 /// `nobody` and `nogroup`.
 const USER: u32 = 65_534;
 
-/// As root, in a mount namespace of its own: the device for everybody, then another user.
+/// Script as root, in a mount namespace of its own: the device for everybody, then another user.
 const AS_ROOT: &str = r#"
 mknod device/fuse c 10 229
 chmod 666 device/fuse
@@ -26,7 +26,7 @@ mount --bind device/fuse /dev/fuse
 exec setpriv --reuid=65534 --regid=65534 --clear-groups bash -euc "$AS_USER"
 "#;
 
-/// As that user. What must not work is named by its error.
+/// Script as that user. Calls that must not work are named by their errors.
 const AS_USER: &str = r#"
 cd home
 export HOME=$PWD XDG_RUNTIME_DIR=$PWD/run
@@ -49,7 +49,7 @@ wait %1
 cat quickstart.log
 "#;
 
-/// As that user: the tests in `$TESTS`, by their names. The programs are built: `true` takes cargo's place.
+/// Script as that user: the tests in `$TESTS`, by their names. The programs are built: `true` takes cargo's place.
 const TESTS_AS_USER: &str = r#"
 export HOME=$PWD/home PATH=$PWD:$PATH CARGO=true
 exec "./$THIS" --include-ignored --exact --test-threads=1 $TESTS
@@ -90,7 +90,7 @@ fn an_ordinary_user_passes_every_test_that_needs_no_root() {
     const THIS: &str = "target/release/deps/e2e";
     let programs = Programs::build().unwrap();
     let this = env::current_exe().unwrap();
-    // Beside the build is room, but the way there may be closed to others.
+    // There is room beside the build, but the way there may be closed to others.
     let disk = tempfile::tempdir_in(programs.target_directory()).unwrap();
     let place = Mounted::bind(disk.path()).unwrap();
     prepare(place.path());
@@ -117,8 +117,8 @@ fn an_ordinary_user_passes_every_test_that_needs_no_root() {
     assert!(finished.stdout.contains(&wanted), "{wanted}");
 }
 
-/// The names of all tests that say in their `#[ignore]` what they need, and not root, out of what this program prints
-/// when it leaves them out: `test NAME ... ignored, needs: THIS, THAT`.
+/// Returns the names of all tests that say in their `#[ignore]` what they need, and not root, out of what this
+/// program prints when it leaves them out: `test NAME ... ignored, needs: THIS, THAT`.
 fn tests_without_root(output: &str) -> Vec<&str> {
     let left_to_root = |name: &str| LEFT_TO_ROOT.iter().any(|(beginning, _)| name.starts_with(beginning));
     let parse = |line| {
@@ -136,7 +136,7 @@ fn as_user(place: &Path, script: &str) -> Command {
     command
 }
 
-/// A directory that the user can walk, with one of their own.
+/// Prepares a directory that the user can walk, with one of their own.
 fn prepare(place: &Path) {
     fs::set_permissions(place, Permissions::from_mode(0o755)).unwrap();
     for directory in ["device", "home"] {

@@ -1,4 +1,4 @@
-//! Passthrough: what programs do to files that the kernel reads and writes by itself, and the same through the daemon.
+//! Passthrough: programs' work on files that the kernel reads and writes by itself, and on files through the daemon.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +29,7 @@ fn the_kernel_gets_the_files_of_root_unless_told_otherwise() {
     }
 }
 
-/// Each is true of a local file system too, and is tried there first.
+/// Each check is true of a local file system too, and is tried there first.
 #[test]
 #[ignore = "needs: fuse, python3"]
 fn programs_find_open_files_as_on_a_local_disk() {
@@ -50,7 +50,7 @@ fn programs_find_open_files_as_on_a_local_disk() {
     }
 }
 
-/// The same where the cache lies in memory, which does not say when a mapping was written to.
+/// A cache in memory does not say when a mapping was written to: its files go through the daemon.
 #[test]
 #[ignore = "needs: fuse, python3"]
 fn a_cache_in_memory_is_not_given_to_the_kernel() {

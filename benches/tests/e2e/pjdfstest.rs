@@ -1,4 +1,4 @@
-//! pjdfstest: some 400 checks of what POSIX says of single calls, as root and as other users, on an ext4 and on the
+//! pjdfstest: some 400 checks of POSIX's rules for single calls, as root and as other users, on an ext4 and on the
 //! mount.
 
 use std::fs::{self, Permissions};
@@ -12,7 +12,7 @@ use mafs_bench::mounted::Mounted;
 use mafs_bench::process::finish;
 use mafs_bench::world::World;
 
-/// With their reasons in docs/semantics.md too.
+/// Checks that cannot pass, with their reasons in docs/semantics.md too.
 pub(crate) const EXCEPTIONS: [Exception; 1] = [Exception {
     check: "link::link_count_max",
     why: "pathconf(3) knows no limit of FUSE and says 127, so the suite leaves the check out",
@@ -41,10 +41,10 @@ const MOUNT: &str = "#!/bin/sh\nexec /usr/bin/mount -i \"$@\"\n";
 /// Checks with this in their names remount the file system read-only.
 const READ_ONLY: &str = "erofs";
 
-/// What the suite puts before its names when it looks for one.
+/// Prefix that the suite puts before its names when it looks for one.
 const NAME_PREFIX: &str = "pjdfstest::tests::";
 
-/// The suite takes 10 s.
+/// Limit of a run: the suite takes 10 s.
 const LIMIT: Duration = Duration::from_secs(300);
 
 #[test]
@@ -85,8 +85,8 @@ impl Suite {
         Self { directory: directory.to_owned() }
     }
 
-    /// All checks; those that remount in a process each, because the suite leaves files open for writing, which makes
-    /// any later remount fail.
+    /// Runs all checks; those that remount in a process each, because the suite leaves files open for writing, which
+    /// makes any later remount fail.
     fn run(&self, on: &Path) -> Outcomes {
         let mut outcomes = self.pjdfstest(on, "once.toml", &[]);
         let remounting: Vec<String> = outcomes.keys().filter(|name| name.contains(READ_ONLY)).cloned().collect();
@@ -105,7 +105,7 @@ impl Suite {
         let finished = finish(&mut command, LIMIT).unwrap();
         assert!(finished.stdout.contains("\nSummary: "), "{finished:?}");
         if !finished.status.success() {
-            // Below the name of what failed stands why.
+            // The reason stands below the name of a check that failed.
             for line in finished.stdout.lines().filter(|line| !line.ends_with(" ok")) {
                 eprintln!("{line}");
             }
@@ -114,7 +114,7 @@ impl Suite {
     }
 }
 
-/// `unlink::erofs_named     skipped`; what is said of a check stands indented below.
+/// Parses lines such as `unlink::erofs_named     skipped`; what is said of a check stands indented below.
 pub(crate) fn parse(output: &str) -> Outcomes {
     let parse_line = |line: &str| {
         let (name, outcome) = line.split_once(' ')?;

@@ -56,8 +56,9 @@ fn run_checks(root: &Path) {
     assert!(failed.is_empty(), "in {}: {failed:?}", root.display());
 }
 
-/// Rust cannot map a file without `unsafe`, so a script does: what is stored through a mapping is read through
-/// another, by read(2), and after the file was closed; what is written is seen in a mapping that was there before.
+/// Checks shared mappings. Rust cannot map a file without `unsafe`, so a script does: what is stored through a
+/// mapping is read through another, by read(2), and after the file was closed; what is written is seen in a mapping
+/// that was there before.
 fn shared_mappings(directory: &Path) {
     const SCRIPT: &str = "
 import mmap, os, sys

@@ -25,10 +25,10 @@ use super::number_from_env;
 const INITDBS: u32 = 2;
 const CRASHES: u32 = 1;
 
-/// For one command.
+/// Limit of one command.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How long the cluster works before it is killed, and how long between the death of one process and that of all.
+/// Time that the cluster works before it is killed, and the time between the death of one process and that of all.
 const WORK: Duration = Duration::from_secs(4);
 const BETWEEN_DEATHS: Duration = Duration::from_millis(300);
 
@@ -39,7 +39,7 @@ const RECORDERS: u64 = 2;
 
 const RECORDS: &str = "CREATE TABLE records(recorder bigint, number bigint, PRIMARY KEY (recorder, number))";
 
-/// What every transaction of pgbench adds to four tables alike.
+/// Query that counts different sums: every transaction of pgbench adds to four tables alike.
 const BALANCES: &str = "SELECT count(DISTINCT sum) FROM (SELECT sum(abalance) FROM pgbench_accounts \
      UNION ALL SELECT sum(bbalance) FROM pgbench_branches UNION ALL SELECT sum(tbalance) FROM pgbench_tellers \
      UNION ALL SELECT coalesce(sum(delta), 0) FROM pgbench_history) AS sums";
@@ -83,11 +83,11 @@ fn postgresql_keeps_what_it_acknowledged_when_its_processes_are_killed() {
     cluster.stop().unwrap();
 }
 
-/// What a recorder has put into the table.
+/// A row that a recorder has put into the table.
 type Record = (u64, u64);
 
-/// Lets pgbench and recorders work, kills one process, and soon after all of them. Says what was acknowledged, and
-/// starts again.
+/// Lets pgbench and recorders work, kills one process, and soon after all of them. Returns the acknowledged records,
+/// and starts the cluster again.
 fn work_and_crash(cluster: &mut Cluster, crash: u64) -> io::Result<Vec<Record>> {
     let recorders: Vec<_> = (0..RECORDERS).map(|number| record(cluster, crash * RECORDERS + number)).collect();
     let mut pgbench = cluster.command("pgbench");
@@ -134,7 +134,8 @@ fn record(cluster: &Cluster, recorder: u64) -> JoinHandle<io::Result<Vec<Record>
     })
 }
 
-/// Every acknowledged record is there, tables and indices agree, and so do the checksums of all pages.
+/// Checks that every acknowledged record is there, that tables and indices agree, and that the checksums of all pages
+/// do.
 fn check(cluster: &mut Cluster, acknowledged: &BTreeSet<Record>) -> io::Result<()> {
     let rows = cluster.sql("SELECT recorder, number FROM records")?;
     let row = |line: &str| line.split_once('|').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
@@ -176,7 +177,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A program of PostgreSQL as its user, who may not reach the directory of the test.
+    /// Returns a program of PostgreSQL as its user, who may not reach the directory of the test.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(self.programs.join(program));
@@ -209,8 +210,8 @@ impl Cluster {
         self.apart.path().join("log")
     }
 
-    /// As a child of the test: one that was killed would stay a process where nobody waits for orphans, and in the way
-    /// of the next.
+    /// Starts the server as a child of the test: one that was killed would stay a process where nobody waits for
+    /// orphans, and in the way of the next.
     fn start(&mut self) -> io::Result<()> {
         let mut command = self.command("postgres");
         let options = ["-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-k"];
@@ -224,14 +225,14 @@ impl Cluster {
 
     fn stop(&mut self) -> io::Result<()> {
         let Some(server) = self.server.take() else { return Ok(()) };
-        // It ends the connections and then itself.
+        // The server ends the connections and then itself.
         server.signal(Signal::INT)?;
         let status = server.wait_end(LIMIT)?;
         let failed = || self.with_log(&io::Error::other(format!("PostgreSQL has ended with {status}")));
         if status.success() { Ok(()) } else { Err(failed()) }
     }
 
-    /// All others, in the order in which they were started.
+    /// Returns all processes but the first, in the order in which they were started.
     fn processes(&self) -> Vec<i32> {
         let server = self.server.as_ref().and_then(|server| i32::try_from(server.pid()).ok());
         let mut processes: Vec<i32> = all_pids().filter(|pid| server.is_some() && parent(*pid) == server).collect();
@@ -239,7 +240,7 @@ impl Cluster {
         processes
     }
 
-    /// Kills all, the first process first, so that it starts no other.
+    /// Kills all processes, the first one first, so that it starts no other.
     fn kill(&mut self) -> io::Result<()> {
         let others = self.processes();
         self.server.take().map_or(Ok(()), Daemon::kill)?;
@@ -256,7 +257,7 @@ impl Drop for Cluster {
     }
 }
 
-/// The number of the user or of its group, as id(1) has it.
+/// Returns the number of the user or of its group, as id(1) has it.
 fn postgres(option: &str) -> io::Result<u32> {
     run(Command::new("id").args([option, "postgres"]), LIMIT)?.trim_end().parse().map_err(io::Error::other)
 }
@@ -265,7 +266,7 @@ fn is_alive(pid: i32) -> bool {
     u32::try_from(pid).ok().and_then(state).is_some_and(|state| state != 'Z')
 }
 
-/// It may have ended before.
+/// Kills a process, which may have ended before.
 fn kill(pid: i32) -> io::Result<()> {
     let process = Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process"))?;
     let killed = kill_process(process, Signal::KILL);

@@ -1,5 +1,5 @@
-//! Power cuts of the server's disk and of the cache's, on ext4 and xfs, while four processes write and fsync: what
-//! fsync acknowledged is there, nothing is torn, nothing twice. `power_cuts/cuts.py` says how.
+//! Power cuts of the server's disk and of the cache's, on ext4 and xfs, while four processes write and fsync: all
+//! that fsync acknowledged is there, nothing is torn, nothing twice. `power_cuts/cuts.py` says how.
 //!
 //! `MAFS_CUTS` says how many cuts there are of each disk on each file system, `MAFS_SEED` repeats the choices of a run.
 
@@ -13,7 +13,7 @@ use mafs_bench::programs::Programs;
 
 use crate::number_from_env;
 
-/// For one cut, and for what comes before the first.
+/// Limit of one cut, and of what comes before the first.
 const LIMIT: Duration = Duration::from_secs(100);
 
 /// Has a program find the boot in a file, in a mount namespace of its own.

@@ -21,7 +21,7 @@ fn read_takes(path: &Path) -> Duration {
     start.elapsed()
 }
 
-/// Calls that the server has answered since the mount.
+/// Returns how many calls the server has answered since the mount.
 fn calls(world: &World) -> u64 {
     let status = run(world.client_command().args(["status", "--json"]).arg(world.mount()), LIMIT).unwrap();
     serde_json::from_str::<serde_json::Value>(&status).unwrap()["calls"].as_u64().unwrap()
@@ -36,7 +36,7 @@ fn what_is_not_cached_takes_a_round_trip_of_the_profile() {
     world.forget_cache().unwrap();
     let before = calls(&world);
     let (cold, warm) = (read_takes(&file), read_takes(&file));
-    // One for the name, one for the content, and perhaps one that renews the lease: a round trip each.
+    // Each takes a round trip: a call for the name, one for the content, and perhaps one that renews the lease.
     let made = calls(&world) - before;
     assert!(made <= 3, "{made}");
     println!("cold {cold:?}, warm {warm:?}");

@@ -1,4 +1,4 @@
-//! Projects: what git, cargo, sqlite, tar and rsync do on the mount is, byte for byte, what they do on a local disk.
+//! Projects: the results of git, cargo, sqlite, tar and rsync on the mount are, byte for byte, those on a local disk.
 
 use std::fs;
 use std::io;
@@ -12,17 +12,17 @@ use mafs_bench::process::run;
 use mafs_bench::tree::{Snapshot, generate};
 use mafs_bench::world::World;
 
-/// No single command of these takes nearly as long.
+/// Limit of a command: no single command of these takes nearly as long.
 const LIMIT: Duration = Duration::from_secs(300);
 
 const GIT_FILES: usize = 2_000;
-/// How long there is no server, besides the time that it takes to start.
+/// Times without a server, besides the time that it takes to start.
 const OUTAGES: [Duration; 2] = [Duration::ZERO, Duration::from_secs(9)];
 
-/// How long there is one between.
+/// Time with a server between two outages.
 const BETWEEN_OUTAGES: Duration = Duration::from_millis(1_500);
 
-/// How long a call may take once the server listens again.
+/// Limit of a call once the server listens again.
 const GOES_ON_LIMIT: Duration = Duration::from_secs(5);
 
 const SQL_ROWS: usize = 10_000;
@@ -37,7 +37,7 @@ fn git_commits_2000_files_on_the_mount_as_locally() {
 #[test]
 #[ignore = "needs: fuse"]
 fn cargo_builds_a_workspace_on_the_mount_as_locally() {
-    // Of names that come and go in the log a directory keeps the time here, and not at the server.
+    // Names that come and go in the log give their directory its time here, and not at the server.
     on_both_and_after_restarts(cargo, "writeback=sync");
 }
 
@@ -84,7 +84,7 @@ fn the_same_programs_agree_with_themselves_on_a_local_disk() {
     tar_and_rsync(&near, &far).unwrap();
 }
 
-/// Works in an empty directory and says what came out, the same wherever it runs.
+/// Work in an empty directory; the result is the same wherever it runs.
 type Body = fn(&Path) -> io::Result<String>;
 
 fn on_both_and_after_restarts(body: Body, options: &str) {
@@ -95,7 +95,7 @@ fn on_both_and_after_restarts(body: Body, options: &str) {
     check_after_restarts(&mut world);
 }
 
-/// The work is done over and over until the last outage is over.
+/// Does the work over and over until the last outage is over.
 fn while_the_server_is_killed(body: Body) {
     let mut world = World::start().unwrap();
     let local = body(&world.local()).unwrap();
@@ -127,7 +127,7 @@ fn work_in(directory: &Path, body: Body) -> io::Result<String> {
     body(directory)
 }
 
-/// Kills the server, starts it again, and says how long a call that waited for it took from then on.
+/// Kills the server and starts it again. Returns how long a call that waited for it took from then on.
 fn outage_of(world: &mut World, length: Duration) -> Duration {
     world.kill_server().unwrap();
     let probe = Probe::start(world.mount().join(format!("probe-{length:?}")));
@@ -145,13 +145,14 @@ impl Probe {
         Self(thread::spawn(move || fs::create_dir(directory).map(|()| Instant::now())))
     }
 
-    /// When it was answered.
+    /// Returns when the call was answered.
     fn done(self) -> Instant {
         self.0.join().unwrap().expect("a call waits for the server")
     }
 }
 
-/// What is on the mount stays the same when both daemons start again, and when all of it is fetched afresh.
+/// Checks that the mount's content stays the same when both daemons start again, and when all of it is fetched
+/// afresh.
 fn check_after_restarts(world: &mut World) {
     let before = Snapshot::take(&world.mount()).unwrap();
     assert!(before.count() > 1);
@@ -186,7 +187,8 @@ fn git(directory: &Path) -> io::Result<String> {
     Ok(said)
 }
 
-/// Three crates: a macro, a library with a build script and 40 modules, and a program that prints what they computed.
+/// Builds three crates: a macro, a library with a build script and 40 modules, and a program that prints what they
+/// computed.
 fn cargo(directory: &Path) -> io::Result<String> {
     let root = directory.join("workspace");
     write_workspace(&root)?;
@@ -266,7 +268,7 @@ fn sqlite(directory: &Path) -> io::Result<String> {
     Ok(said)
 }
 
-/// A tree made near goes to `far` and back by tar and by rsync; five trees with one content.
+/// Moves a tree made near to `far` and back by tar and by rsync; five trees with one content.
 fn tar_and_rsync(near: &Path, far: &Path) -> io::Result<()> {
     generate(&near.join("original"), 2, 600)?;
     let original = Snapshot::take(&near.join("original"))?;
@@ -299,7 +301,7 @@ fn rsync_options() -> [&'static str; 3] {
     ["--archive", "--hard-links", "--checksum"]
 }
 
-/// rsync copies what is in a directory if its path ends with a slash.
+/// Returns paths for rsync, which copies the content of a directory if its path ends with a slash.
 fn in_and_out(from: &Path, to: &Path) -> [PathBuf; 2] {
     [from.join(""), to.to_path_buf()]
 }

@@ -1,4 +1,4 @@
-//! Mounts over QUIC: what is carried, and by whom a client lets itself be served.
+//! Mounts over QUIC: what is carried, and which servers a client accepts.
 
 use std::fs;
 use std::thread;
@@ -32,7 +32,7 @@ fn a_mount_over_quic_works_and_knows_its_server() {
     world.restart().unwrap();
     assert_eq!(fs::read(&file).unwrap().len(), 3_000_000);
     world.stop_client().unwrap();
-    // Another one in its place.
+    // The server gets another key in place of this one.
     world.stop_server().unwrap();
     fs::remove_file(world.store().join("server.pem")).unwrap();
     world.start_server().unwrap();

@@ -1,4 +1,4 @@
-//! Random programs: what several processes do to a few files, in turn, is what an exact model says, after every
+//! Random programs: several processes use a few files, in turn, and find what an exact model says, after every
 //! operation, and at the end through a second client. `MAFS_SEEDS` says how many programs there are,
 //! `MAFS_FIRST_SEED` with which to begin, `MAFS_STEPS` how long each is.
 
@@ -28,7 +28,7 @@ const STEPS: u32 = 400;
 /// A seed goes with one of these, so that all are tried.
 const WRITEBACK: [&str; 3] = ["sirp", "async", "sync"];
 
-/// For so many seeds and a start.
+/// Limit of so many seeds and a start.
 const LIMIT: Duration = Duration::from_secs(300);
 const LIMIT_SEEDS: u64 = 10;
 
@@ -68,15 +68,15 @@ fn random_programs_agree_with_a_local_disk() {
     assert_eq!(failed, 0);
 }
 
-/// Where the processes of a program are.
+/// Places of the processes of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turns {
-    /// On one client; the second looks at the end.
+    /// The processes are on one client; the second looks at the end.
     OneClient,
     BothClients,
 }
 
-/// One program of two clients takes as long as three of one.
+/// Returns the seeds. One program of two clients takes as long as three of one.
 fn seeds(turns: Turns) -> Range<u64> {
     let first = number_from_env("MAFS_FIRST_SEED", 1);
     let count = number_from_env("MAFS_SEEDS", SEEDS);
@@ -88,7 +88,7 @@ fn on_mounts(options: &str, turns: Turns) {
     assert!(failed.is_empty(), "{options}: {} of {} seeds fail: {failed:?}", failed.len(), seeds(turns).count());
 }
 
-/// The seeds of one kind of mount that fail.
+/// Returns the seeds of one kind of mount that fail.
 fn on_mount(number: u64, options: &str, turns: Turns) -> Vec<u64> {
     let seeds: Vec<u64> = seeds(turns).filter(|seed| seed % WRITEBACK.len() as u64 == number).collect();
     if seeds.is_empty() {
@@ -99,7 +99,7 @@ fn on_mount(number: u64, options: &str, turns: Turns) -> Vec<u64> {
     let mut second = world.another_client("second").unwrap();
     let times = u32::try_from(seeds.len() as u64 / LIMIT_SEEDS + 1).unwrap();
     let watchdog = Watchdog::start(LIMIT * times, vec![world.mount(), second.mount()]);
-    // Also with `writeback=sync`: what was stored through a mapping is sent when that has gone.
+    // The client also sends with `writeback=sync`: what was stored through a mapping is sent when that has gone.
     let sync = |mut command: Command, mount: &Path| run(command.arg("sync").arg(mount), LIMIT).map(|_| ());
     let fails = |seed: &u64| {
         let places = [
@@ -119,7 +119,7 @@ fn place<'w>(way: &Path, seed: u64, sync: impl Fn() -> io::Result<()> + 'w) -> P
     Place { directory: way.join(format!("seed-{seed}")), sync: Box::new(sync) }
 }
 
-/// Whether the program of a seed finds what the model says; tells if not.
+/// Tells whether the program of a seed finds what the model says; prints the error if not.
 fn passes(seed: u64, places: &[Place<'_>], turns: Turns) -> bool {
     let works_in = if turns == Turns::BothClients { places.len() } else { 1 };
     let program = Program::start(seed, places, works_in);

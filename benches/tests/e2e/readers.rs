@@ -9,10 +9,11 @@ use mafs_bench::world::World;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How root gets at the files, when the other hears of what is closed, and what waits for the server.
+/// Mount options: the way in which root gets at the files, the time when the other hears of what is closed, and what
+/// waits for the server.
 const WAYS: [&str; 4] = ["passthrough=auto", "passthrough=off", "close=announced", "writeback=sync"];
 
-/// Runs a program of Python with one directory through two clients; what it says is the reason if it fails.
+/// Runs a program of Python with one directory through two clients; its output is the reason if it fails.
 fn on_two_clients(script: &str) {
     for options in WAYS {
         let mut world = World::start_with(options).unwrap();

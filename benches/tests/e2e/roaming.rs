@@ -19,12 +19,12 @@ use mafs_bench::world::World;
 const LIMIT: Duration = Duration::from_secs(60);
 const RTT: Duration = Duration::from_millis(20);
 const RATE: u64 = 1 << 20;
-/// What a busy machine adds to what is measured here.
+/// Time that a busy machine adds to the measured times.
 const SLACK: Duration = Duration::from_millis(150);
-/// Where the client moves to.
+/// Address that the client moves to.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 
-/// How long a client that roams has no link, and how long it has one in between.
+/// Time that a client that roams has no link, and time that it has one in between.
 const BLACKOUT: Duration = Duration::from_millis(1500);
 const BETWEEN_BLACKOUTS: Duration = Duration::from_secs(5);
 
@@ -59,7 +59,7 @@ fn replace_address(world: &World, old: Ipv4Addr, new: Ipv4Addr) {
     at_client(world, &format!("address del {old} peer {peer} dev link0\naddress add {new} peer {peer} dev link0"));
 }
 
-/// How long it takes until the mount says that its server is out of reach.
+/// Returns how long it takes until the mount says that its server is out of reach.
 fn until_noticed(world: &World) -> Duration {
     let begun = Instant::now();
     let is_noticed = || {
@@ -71,7 +71,7 @@ fn until_noticed(world: &World) -> Duration {
     begun.elapsed()
 }
 
-/// How long it takes until a file that is not cached can be read, if it can be.
+/// Returns how long it takes until a file that is not cached can be read, if it can be.
 fn until_read(path: &Path) -> Duration {
     let begun = Instant::now();
     while fs::read(path).is_err() {
@@ -161,7 +161,7 @@ fn transfers_and_changes_of_others_survive_another_address() {
     }
 }
 
-/// What both ways take, and how many bytes the client's end has sent meanwhile.
+/// Time of the transfers both ways, and bytes that the client's end has sent meanwhile.
 struct Transfers {
     took: Duration,
     sent: u64,
@@ -196,7 +196,7 @@ fn transfers(proto: &str, bytes: u64, blackouts: usize) -> Transfers {
     Transfers { took, sent }
 }
 
-/// `MAFS_ROAM_MB` is how many megabytes go each way.
+/// Compares transfers with and without outages; `MAFS_ROAM_MB` is how many megabytes go each way.
 #[test]
 #[ignore = "needs: fuse, root, tun, iproute2"]
 fn a_client_that_roams_loses_the_outages_and_sends_little_again() {

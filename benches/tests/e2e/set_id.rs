@@ -41,14 +41,14 @@ fn small_writes_do_not_ask_for_attributes() {
     assert!(asked < WRITES + WRITES / 5, "{asked} requests for {WRITES} writes");
 }
 
-/// What the client has read so far: requests of the kernel, and what comes from the server, which is little here.
+/// Counts what the client has read so far: requests of the kernel, and data from the server, which is little here.
 fn requests(world: &World) -> u64 {
     let counters = fs::read_to_string(format!("/proc/{}/io", world.client().unwrap().pid())).unwrap();
     let reads = counters.lines().find_map(|line| line.strip_prefix("syscr: "));
     reads.unwrap().parse().unwrap()
 }
 
-/// Does to files with each combination of bits what changes them, as root and as nobody, and says what is left.
+/// Does to files with each combination of bits what changes them, as root and as nobody, and returns what is left.
 fn changes(dir: &Path) -> String {
     const SCRIPT: &str = r"
 import os, sys

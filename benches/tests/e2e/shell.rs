@@ -1,4 +1,4 @@
-//! Shell scripts, and the programs in them, do what they do all day, with many files: each leaves on the mount what it
+//! Shell scripts, and the programs in them, do their everyday work, with many files: each leaves on the mount what it
 //! leaves on a local disk, here and for a second client.
 
 use std::fs;
@@ -13,7 +13,8 @@ use mafs_bench::world::World;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Each works in an empty directory. What is not the same each time it leaves in `apart`, and says what must be.
+/// The scripts. Each works in an empty directory. Files that are not the same each time it leaves in `apart`, and
+/// says what must be.
 const SCRIPTS: [(&str, &str); 14] = [
     ("append to what was made empty", "for i in $(seq 200); do : >$i; echo hello >>$i; echo $i >>$i; done"),
     ("copy to what was made empty", "seq 5000 >source; for i in $(seq 100); do touch $i; cp source $i; done"),
@@ -86,7 +87,7 @@ END
     ("what libraries of Python do", "python3 - <<'END'\n{LIBRARIES}\nEND"),
 ];
 
-/// `backupcopy` as vim has it: the old file becomes the backup, or is copied and overwritten.
+/// Saves with vim's `backupcopy`: the old file becomes the backup, or is copied and overwritten.
 const EDITORS: &str = "
 import os
 for n in range(60):
@@ -176,7 +177,7 @@ fn work(directory: &Path, script: &str) -> io::Result<String> {
     digests(directory)
 }
 
-/// The size of each file as it is shown, and the digest of each content.
+/// Returns the size of each file as it is shown, and the digest of each content.
 fn digests(directory: &Path) -> io::Result<String> {
     const SCRIPT: &str = "find . -path ./apart -prune -o -type f -printf '%s %p\\n' | sort -k 2
         find . -path ./apart -prune -o -type f -print0 | sort -z | xargs -0 sha256sum";

@@ -1,5 +1,5 @@
-//! stress-ng: each of its stressors of file systems for some seconds, checking what it reads back, on the mount. What
-//! does not pass there is run on an ext4 as well.
+//! stress-ng: each of its stressors of file systems for some seconds, checking what it reads back, on the mount. A
+//! stressor that does not pass there is run on an ext4 as well.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use mafs_bench::mounted::Mounted;
 use mafs_bench::process::{finish, run};
 use mafs_bench::world::World;
 
-/// With their reasons in docs/semantics.md too.
+/// Stressors that cannot pass, with their reasons in docs/semantics.md too.
 const EXCEPTIONS: [Exception; 2] = [
     Exception { check: "fiemap", why: "FUSE has no request for where the bytes of a file lie" },
     Exception {
@@ -35,8 +35,8 @@ const ELSEWHERE: [&str; 6] = [
     "procfs",
 ];
 
-/// How long a stressor works, and how long once more if it did not even once what it does: one round of some writes
-/// gigabytes.
+/// Seconds for which a stressor works, and once more if it did not finish even one operation: one round of some
+/// writes gigabytes.
 const SECONDS: [&str; 2] = ["2", "10"];
 
 /// A stressor removes what it made after its time, which may be many thousand files.
@@ -54,7 +54,7 @@ fn stressors_of_file_systems_pass_as_on_ext4() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// All that this version of stress-ng counts to the file systems.
+/// Returns all that this version of stress-ng counts to the file systems.
 fn stressors() -> Vec<String> {
     let listed = run(Command::new("stress-ng").args(["--class", "filesystem?"]), Duration::from_secs(10)).unwrap();
     let (_, names) = listed.split_once(" stressors:").expect("class 'filesystem' stressors: access ...");
@@ -85,7 +85,7 @@ fn stress_for(seconds: &str, name: &str, below: &Path) -> Outcome {
     outcome
 }
 
-/// A stressor that did not even once what it does has skipped it, whatever it says.
+/// Returns the outcome. A stressor that did not finish even one operation has skipped its work, whatever it says.
 fn outcome(name: &str, code: i32, said: &str) -> Outcome {
     // `stress-ng: metrc: [PID] NAME OPERATIONS SECONDS ...`
     let operations = |line: &str| {
@@ -96,7 +96,7 @@ fn outcome(name: &str, code: i32, said: &str) -> Outcome {
     match code {
         0 if failed => Outcome::Failed,
         0 if said.lines().filter_map(operations).any(|count| count > 0) => Outcome::Passed,
-        // No resources, not implemented.
+        // These codes mean no resources, not implemented.
         0 | 3 | 4 => Outcome::Skipped,
         _ => Outcome::Failed,
     }

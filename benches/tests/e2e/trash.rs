@@ -1,4 +1,4 @@
-//! Somebody without a connection is in the wrong directory and removes everything: it is in the server's trash, and one
+//! A user without a connection is in the wrong directory and removes everything: it is in the server's trash, and one
 //! command brings it back (docs/operations.md, "Conflicts").
 
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ const RTT: Duration = Duration::from_millis(20);
 const LIMIT: Duration = Duration::from_secs(120);
 const DIRECTORIES: usize = 30;
 const FILES_EACH: usize = 40;
-/// What is left alone, and what is too little for the trash.
+/// Files that are left alone, and files that are too few for the trash.
 const FEW: usize = 100;
 const CONFLICTS: i32 = 5;
 
-/// What people would miss of each object, by its path.
+/// Properties of each object that people would miss, by its path.
 type Tree = BTreeMap<PathBuf, (u32, (u32, u32), Vec<u8>)>;
 
 fn tree(root: &Path) -> Tree {
@@ -82,14 +82,14 @@ impl Pair {
         let made = tree(&maker.mount());
         let pair = Self { world, maker, made };
         run(pair.maker.command().arg("sync").arg(pair.theirs()), LIMIT).unwrap();
-        // Twice, for directories are cached whole from the second miss on.
+        // The trees are read twice, for directories are cached whole from the second miss on.
         for _ in 0..2 {
             assert_eq!(tree(&pair.mine()), pair.made);
         }
         pair
     }
 
-    /// The mount of who will be without a connection.
+    /// Returns the mount of the client that will be without a connection.
     fn mine(&self) -> PathBuf {
         self.world.mount()
     }
@@ -123,7 +123,7 @@ impl Pair {
         assert_eq!(self.status()["refused"], Value::Array(Vec::new()));
     }
 
-    /// What a mount shows of what was made, as soon as there is no more of it: the kernel is told in the background.
+    /// Waits until both mounts show only these directories of what was made: the kernel is told in the background.
     fn wait_until_only(&self, directories: &[&str]) {
         let left: Tree = self.made.clone().into_iter().filter(|(path, _)| is_below(path, directories)).collect();
         for mount in [self.mine(), self.theirs()] {
@@ -146,7 +146,7 @@ impl Pair {
         assert_eq!(self.status()["conflicts"], 0);
     }
 
-    /// Where in the volume the trash is that `conflicts` names to both.
+    /// Returns the place of the trash in the volume that `conflicts` names to both.
     fn trash(&self) -> PathBuf {
         let named = [(self.world.client_command(), self.mine()), (self.maker.command(), self.theirs())];
         let [mine, theirs] = named.map(|(mut command, mount)| {
@@ -168,7 +168,7 @@ impl Pair {
         mine
     }
 
-    /// The trash has what was in a directory, and nothing else.
+    /// Checks that the trash has what was in a directory, and nothing else.
     fn check_trash(&self, directory: &str) -> PathBuf {
         let trash = self.trash();
         let removed: Tree = self.made.clone().into_iter().filter(|(path, _)| is_below(path, &[directory])).collect();
@@ -208,7 +208,7 @@ fn what_is_removed_in_a_black_hole_is_in_the_trash_and_mv_brings_it_back() {
     assert_eq!(pair.status()["conflicts"], 1, "people are told");
     let log = pair.world.server().unwrap().log_end();
     assert!(log.contains("trash"), "{log}");
-    // Whoever of the two: here the one that never was away.
+    // Either client may move it: here the one that never was away.
     run(Command::new("mv").arg(pair.theirs().join(&trash).join("photos")).arg(pair.theirs()), LIMIT).unwrap();
     pair.wait_until_only(&["kept", "few", "photos"]);
     run(Command::new("rm").arg("-rf").arg(pair.theirs().join(".mafs-trash")), LIMIT).unwrap();

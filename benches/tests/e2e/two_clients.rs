@@ -1,4 +1,4 @@
-//! Two clients of one volume: what one has closed or named the other opens or finds, at once.
+//! Two clients of one volume: the other opens or finds at once what one has closed or named.
 
 mod background;
 mod content;
@@ -19,10 +19,10 @@ use mafs_bench::world::World;
 
 use crate::number_from_env;
 
-/// For a test with the default numbers; those that are asked for more have more time.
+/// Limit of a test with the default numbers; tests with larger numbers have more time.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How often a test does what it does, unless `MAFS_ROUNDS` says otherwise.
+/// Rounds of a test, unless `MAFS_ROUNDS` says otherwise.
 const ROUNDS: u32 = 100;
 
 fn rounds() -> u32 {
@@ -36,13 +36,13 @@ struct Mounts {
 }
 
 impl Mounts {
-    /// Who changes something in a round, and who looks: in turns.
+    /// Returns the paths of the client that changes something in a round, and of the client that looks: in turns.
     fn writer_and_reader(&self, round: u32) -> [PathBuf; 2] {
         let [first, second] = &self.ways;
         if round.is_multiple_of(2) { [first.clone(), second.clone()] } else { [second.clone(), first.clone()] }
     }
 
-    /// A new directory for all that a test makes.
+    /// Makes a new directory for all that a test makes.
     fn below(&self, name: &str) -> Self {
         fs::create_dir(self.ways[0].join(name)).unwrap();
         Self { ways: self.ways.each_ref().map(|mount| mount.join(name)), rounds: self.rounds }
@@ -63,12 +63,12 @@ impl Pair {
         Self::start_for(rounds().div_ceil(ROUNDS))
     }
 
-    /// With so many times the time of a test with the default numbers.
+    /// Starts with so many times the time of a test with the default numbers.
     fn start_for(times: u32) -> Self {
         Self::start_with("", rounds(), times)
     }
 
-    /// Mounted with options.
+    /// Starts two clients mounted with options.
     fn start_with(options: &str, rounds: u32, times: u32) -> Self {
         let world = World::start_with(options).unwrap();
         let second = world.another_client("second").unwrap();
@@ -77,7 +77,7 @@ impl Pair {
         Self { mounts: Mounts { ways, rounds }, second, _watchdog: watchdog, world }
     }
 
-    /// `mafs-client`, to be given arguments about a path below one of the mounts.
+    /// Returns `mafs-client`, to be given arguments about a path below one of the mounts.
     fn command_at(&self, path: &Path) -> Command {
         if path.starts_with(self.second.mount()) { self.second.command() } else { self.world.client_command() }
     }
@@ -88,7 +88,7 @@ impl Pair {
     }
 }
 
-/// Works in the root of both.
+/// A test that works in the root of both mounts.
 type Body = fn(&Mounts);
 
 fn on_two_clients(body: Body) {

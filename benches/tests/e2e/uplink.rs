@@ -1,5 +1,5 @@
-//! Many clients behind one uplink whose rate the server is told (`--uplink`): greedy ones leave an interactive one its
-//! share. The same in virtual time, with more seeds and round-trip times: `mafs-sim`, `fairness`.
+//! Many clients behind one uplink whose rate the server is told (`--uplink`): greedy ones leave an interactive one
+//! its share. `mafs-sim`, `fairness`, tests this in virtual time, with more seeds and round-trip times.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,13 +20,13 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// 1 MB/s, and the round trip.
 const UPLINK: (u64, Duration) = (1 << 20, Duration::from_millis(20));
 const GREEDY: u32 = 10;
-/// Enough for a greedy client's share until the last small file is there.
+/// Files that are enough for a greedy client's share until the last small file is there.
 const LARGE: [&str; 4] = ["large-0", "large-1", "large-2", "large-3"];
 const LARGE_BYTES: u64 = 2 << 20;
 const SMALL_FILES: u64 = 12;
 const SMALL_BYTES: usize = 64 << 10;
 const THINKING_MS_MAX: u64 = 1000;
-/// What 64 KB take with an eleventh of the uplink.
+/// Time that 64 KB take with an eleventh of the uplink.
 const FAIR: Duration = Duration::from_millis(SMALL_BYTES as u64 * (GREEDY as u64 + 1) * 1000 / UPLINK.0);
 
 #[test]
@@ -78,10 +78,10 @@ fn small(mount: &Path, number: u64) -> PathBuf {
     mount.join(format!("small-{number}"))
 }
 
-/// How long each takes that somebody opens after a while.
+/// Opens small files, each after a while, and returns how long each takes.
 fn fetch_small_files(mount: &Path) -> Vec<Duration> {
     let mut random = Random::new(1);
-    // The greedy ones begin, and what they have in flight settles.
+    // The greedy clients begin, and what they have in flight settles.
     thread::sleep(Duration::from_secs(3));
     let fetch = |number| {
         thread::sleep(Duration::from_millis(100 + random.below(THINKING_MS_MAX)));
@@ -92,7 +92,7 @@ fn fetch_small_files(mount: &Path) -> Vec<Duration> {
     (0..SMALL_FILES).map(fetch).collect()
 }
 
-/// Fetches one large file after another until it is over. Whether that was before the last one had come.
+/// Fetches one large file after another until it is over. Returns whether that was before the last one had come.
 fn fetch_all(mount: &Path, over: &AtomicBool) -> io::Result<bool> {
     let mut piece = vec![0; 64 << 10];
     for name in LARGE {

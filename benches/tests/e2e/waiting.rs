@@ -1,4 +1,4 @@
-//! What waits for the server: seen, waited for, and left behind, by the commands of a mount that sends in the
+//! Changes that wait for the server: seen, waited for, and left behind, by the commands of a mount that sends in the
 //! background.
 
 use std::fs;
@@ -13,14 +13,14 @@ use serde_json::Value;
 /// Longer than any deadline of a command, so that one that hangs fails the test.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// For what takes no time but that of the processors.
+/// Limit of what takes no time but that of the processors.
 const SOON: Duration = Duration::from_secs(20);
 
 const OK: i32 = 0;
 const UNSENT: i32 = 4;
 const NOT_FOUND: i32 = 6;
 
-/// Takes much longer than a test at the rate of [`slow`].
+/// Size of a file that takes much longer than a test at the rate of [`slow`].
 const FILM_BYTES: usize = 2 << 20;
 
 #[test]
@@ -83,7 +83,7 @@ fn a_file_says_what_of_it_is_here_and_at_the_server() {
     assert!(film["unsent"]["state"] == "sending" || film["unsent"]["state"] == "waiting", "{film}");
     let said = on(&world, &["state"], "nothing");
     assert_eq!((said.code(), said.stderr.lines().count()), (NOT_FOUND, 1), "{said:?}");
-    // What is found without asking the kernel, and what only it can resolve.
+    // Some paths are found without asking the kernel, and others only it can resolve.
     std::os::unix::fs::symlink("docs", world.mount().join("link")).unwrap();
     for path in ["link/letter", "docs/../docs/letter"] {
         let said = on(&world, &["state"], path);
@@ -164,7 +164,7 @@ fn a_long_queue_is_shown_at_once_and_in_part() {
     until_listed(&world, 301);
     let begun = Instant::now();
     let said = client(&world, &["queue"]);
-    // The name of the mount, the columns, 100 changes, how to see the others, and all in one line.
+    // The lines are the name of the mount, the columns, 100 changes, how to see the others, and all in one line.
     assert_eq!(said.stdout.lines().count(), 104, "{said:?}");
     assert!(said.stdout.contains("--all shows all"), "{said:?}");
     let all = json(&world, &["queue", "--all", "--json"]);
@@ -190,7 +190,7 @@ fn what_the_server_has_been_told_of_is_announced() {
     end(world);
 }
 
-/// A mount that takes everything at once and sends 16 KiB per second.
+/// Makes a mount that takes everything at once and sends 16 KiB per second.
 fn slow() -> World {
     slow_with("writeback=async")
 }
@@ -222,7 +222,7 @@ fn json(world: &World, arguments: &[&str]) -> Value {
     serde_json::from_str(&client(world, arguments).stdout).expect("JSON")
 }
 
-/// A command about the mount, which takes it last, but for `limit`.
+/// Runs a command about the mount, which takes it last, but for `limit`.
 fn client(world: &World, arguments: &[&str]) -> Finished {
     let mut command = world.client_command();
     match arguments {
@@ -232,7 +232,7 @@ fn client(world: &World, arguments: &[&str]) -> Finished {
     run(&mut command)
 }
 
-/// A command about something below the mount.
+/// Runs a command about something below the mount.
 fn on(world: &World, arguments: &[&str], path: &str) -> Finished {
     run(world.client_command().args(arguments).arg(world.mount().join(path)))
 }

@@ -1,5 +1,5 @@
-//! Extended attributes: what each call answers on the local ext4 and on the mount, and what copying programs make of
-//! them.
+//! Extended attributes: the answers of each call on the local ext4 and on the mount, and copies of attributes by
+//! programs.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -123,7 +123,7 @@ git init -q "$there/git"; cp "$original/file" "$there/git/f"; git -C "$there/git
     assert_eq!(seen(&far.join("cp")), expected);
 }
 
-/// What calls answer, each with its name.
+/// Returns the answers of calls, each with its name.
 fn answers(dir: &Path) -> Vec<(String, Answer)> {
     let mut answers = Vec::new();
     let mut note = |call: String, answer: Answer| answers.push((call, answer));
@@ -166,7 +166,7 @@ fn answers(dir: &Path) -> Vec<(String, Answer)> {
     answers
 }
 
-/// One object of each kind.
+/// Makes one object of each kind.
 fn objects(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     fs::write(dir.join("file"), "content").unwrap();
     fs::create_dir(dir.join("directory")).unwrap();
@@ -176,7 +176,7 @@ fn objects(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     ["file", "directory", "symlink", "fifo", "device"].map(|name| (name, dir.join(name))).into()
 }
 
-/// What a file keeps while it is open without a name.
+/// Returns the answers about a file that is open without a name.
 fn unlinked(dir: &Path) -> Vec<(String, Answer)> {
     let path = dir.join("unlinked");
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -197,7 +197,7 @@ fn unlinked(dir: &Path) -> Vec<(String, Answer)> {
     answers
 }
 
-/// A small tree with attributes of every kind that fit an ext4.
+/// Makes a small tree with attributes of every kind that fit an ext4.
 fn many(dir: &Path) {
     objects(dir);
     let user = |path: &Path| {
@@ -219,7 +219,7 @@ fn many(dir: &Path) {
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The attributes of all below a directory, by path.
+/// Returns the attributes of all below a directory, by path.
 fn seen(dir: &Path) -> BTreeMap<PathBuf, Attributes> {
     let mut seen = BTreeMap::new();
     let mut to_visit = vec![dir.to_owned()];
@@ -240,7 +240,8 @@ fn seen(dir: &Path) -> BTreeMap<PathBuf, Attributes> {
     seen
 }
 
-/// What `nobody` may do, call by call. Works with relative paths, because directories above may be closed to others.
+/// Returns the results of calls by `nobody`, one by one. Works with relative paths, because directories above may be
+/// closed to others.
 fn other_user(dir: &Path) -> String {
     const SCRIPT: &str = "
 import errno, os, sys

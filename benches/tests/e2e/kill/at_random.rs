@@ -1,5 +1,5 @@
 //! Kills at random moments: of either client, of the server, of several at once and of what has only just come back,
-//! while two clients write. What was acknowledged is there, whole and once, and nothing is refused: the clients
+//! while two clients write. All that was acknowledged is there, whole and once, and nothing is refused: the clients
 //! change nothing at the same time.
 //!
 //! `MAFS_KILLS` says how many rounds there are, `MAFS_SEED` repeats the choices of a run; the moments are as exact as
@@ -23,19 +23,19 @@ use super::LIMIT;
 use super::writer::{Writer, Written, append};
 use crate::number_from_env;
 
-/// For one round: a writer that is stuck for the lease of a dead client passes it.
+/// Limit of one round: a writer that is stuck for the lease of a dead client passes it.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
 
 /// Files that each writer has closed at least before a moment is chosen, and has once more before it is stopped.
 const FILES_MIN: u64 = 12;
 
-/// The longest that is waited for the moment of a kill, for a start after it, and for the kill after that.
+/// The longest waits, for the moment of a kill, for a start after it, and for the kill after that.
 const LONGEST_MS: [u64; 3] = [400, 200, 150];
 
 /// One of so many rounds kills once more.
 const AGAIN: u64 = 3;
 
-/// In the order of their bits in a choice.
+/// The daemons that are killed, in the order of their bits in a choice.
 const VICTIMS: [&str; 3] = ["server", "first client", "second client"];
 
 #[test]
@@ -69,7 +69,7 @@ struct Killed {
     world: World,
     second: Client,
     random: Random,
-    /// What each client has written in its own directory.
+    /// Work of each client's writers in its own directory.
     written: Vec<Written>,
     shared: Shared,
     /// Changes that waited in the logs when they were asked last before a kill, of all rounds.
@@ -94,7 +94,7 @@ impl Killed {
         [self.world.mount(), self.second.mount()]
     }
 
-    /// Where each client writes.
+    /// Returns the directories where the clients write.
     fn directories(&self) -> [PathBuf; 2] {
         let [first, second] = self.mounts();
         [first.join("first"), second.join("second")]
@@ -150,7 +150,7 @@ impl Killed {
         }
     }
 
-    /// Each client shows its own at once, and everybody's when both have sent what waited.
+    /// Checks that each client shows its own at once, and everybody's when both have sent what waited.
     fn check(&self) {
         self.directories().iter().zip(&self.written).for_each(|(path, written)| written.check_new(path));
         self.sync();
@@ -180,7 +180,7 @@ impl Killed {
         self.commands().into_iter().map(waiting).sum()
     }
 
-    /// The program of each client, and its mount.
+    /// Returns the program of each client, and its mount.
     fn commands(&self) -> [(Command, PathBuf); 2] {
         let [first, second] = self.mounts();
         [(self.world.client_command(), first), (self.second.command(), second)]

@@ -1,4 +1,4 @@
-//! A writer: works while daemons are killed, and knows what it has been told is done.
+//! A writer: works while daemons are killed, and remembers which operations were acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
@@ -15,12 +15,12 @@ use mafs_bench::process::{run, wait_until};
 
 use super::LIMIT;
 
-/// How often a directory is made.
+/// Attempts for each directory that is made.
 const DIRECTORY_EVERY: u64 = 4;
 
-/// Works in a directory until it is told to stop. Copies one file after the other: under a new name, or, every third
-/// time, over a file that is there. Between two it appends a line to a journal, and at times makes and moves a
-/// directory.
+/// A writer that works in a directory until it is told to stop. Copies one file after the other: under a new name,
+/// or, every third time, over a file that is there. Between two it appends a line to a journal, and at times makes
+/// and moves a directory.
 pub(super) struct Writer {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
@@ -32,7 +32,7 @@ impl Writer {
         Self::resume(directory, Written::default())
     }
 
-    /// Goes on where an earlier one has stopped.
+    /// Starts a writer that goes on where an earlier one has stopped.
     pub(super) fn resume(directory: PathBuf, mut written: Written) -> Self {
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&count));
@@ -49,7 +49,7 @@ impl Writer {
         Self { stop, count, thread }
     }
 
-    /// How many files have been written.
+    /// Returns how many files have been written.
     pub(super) fn acknowledged(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -65,7 +65,7 @@ impl Writer {
     }
 }
 
-/// What a writer has done.
+/// Work that a writer has done.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     /// The last attempt, and the last before the present writer's first.
@@ -79,7 +79,7 @@ pub(super) struct Written {
     directories: BTreeMap<u64, Directory>,
 }
 
-/// What is known of a directory whose making was acknowledged.
+/// State of a directory whose making was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Directory {
     Made,
@@ -96,13 +96,13 @@ impl Display for Written {
 }
 
 impl Written {
-    /// Everything acknowledged is there, whole and once.
+    /// Checks that everything acknowledged is there, whole and once.
     pub(super) fn check(&self, directory: &Path) {
         assert!(self.files.len() >= 100, "only {} files", self.files.len());
         self.check_from(directory, 0);
     }
 
-    /// The same for what the last writer has written.
+    /// Checks like [`Self::check`], but only what the last writer has written.
     pub(super) fn check_new(&self, directory: &Path) {
         self.check_from(directory, self.checked);
     }
@@ -129,10 +129,10 @@ impl Written {
         assert!(lost.is_empty(), "lines are lost: {lost:?}");
     }
 
-    /// Whether the close of a file was acknowledged.
+    /// Makes one attempt. Returns whether the close of a file was acknowledged.
     fn go_on(&mut self, source: &Path, directory: &Path) -> bool {
         self.number += 1;
-        // It waits for all that waits in a queue.
+        // The making of a directory waits for all that waits in a queue.
         if self.number.is_multiple_of(DIRECTORY_EVERY) {
             self.make_directory(directory);
         }
@@ -143,7 +143,7 @@ impl Written {
     fn copy(&mut self, source: &Path, directory: &Path) -> bool {
         let number = self.number;
         let name = if number.is_multiple_of(3) { number % 50 } else { 1_000 + number };
-        // Whatever comes of it: what stood under the name before is no longer promised.
+        // The file that stood under the name is no longer promised, whether the copy fails or not.
         self.files.remove(&name);
         write_file(source, number, length_of(number)).unwrap();
         // Rust's files hide what close() says; cp tells, and so does dd.
@@ -160,7 +160,8 @@ impl Written {
         }
     }
 
-    /// No other attempt uses these names: that one is taken, or gone, says that it was done twice.
+    /// Makes a directory and moves it. No other attempt uses these names: one that is taken, or gone, says that it
+    /// was done twice.
     fn make_directory(&mut self, directory: &Path) {
         let [made, moved] = [made(directory, self.number), moved(directory, self.number)];
         match fs::create_dir(&made) {

@@ -1,4 +1,4 @@
-//! Checks of what files hold: writes, truncation, and the other things that hold bytes or space.
+//! Checks of the content of files: writes, truncation, and the other operations that hold bytes or space.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -74,7 +74,8 @@ pub(super) fn truncate_by_path(dir: &Path) {
     assert!(fs::read(&path).unwrap() == vec![0; 30_000]);
 }
 
-/// A program that runs is neither written nor cut, not even by who opens it only to read (pjdfstest, open/20.t).
+/// Checks that a running program is neither written nor cut, not even through an open only to read (pjdfstest,
+/// open/20.t).
 pub(super) fn programs_that_run(dir: &Path) {
     let path = dir.join("program");
     let size = fs::copy("/bin/sleep", &path).unwrap();
@@ -90,7 +91,8 @@ pub(super) fn programs_that_run(dir: &Path) {
     check_file(&path, 1, 100).unwrap();
 }
 
-/// What the largest file is depends on the disk (16 TiB less a block on ext4); beyond it, and only there, is EFBIG.
+/// Checks that EFBIG comes beyond the largest file, and only there. Its size depends on the disk (16 TiB less a block
+/// on ext4).
 pub(super) fn sizes_beyond_the_limit(dir: &Path) {
     let path = dir.join("f");
     let file = open(&path, OpenOptions::new().read(true).write(true).create_new(true));

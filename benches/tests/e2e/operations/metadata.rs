@@ -25,7 +25,7 @@ pub(super) fn modes(dir: &Path) {
     assert_eq!(fs::metadata(dir.join("d")).unwrap().permissions().mode() & 0o7777, 0o1770);
 }
 
-/// The owner can always give a file to themselves; only root can give it away.
+/// Checks that the owner can always give a file to themselves; only root can give it away.
 pub(super) fn owners(dir: &Path) {
     let path = dir.join("f");
     fs::write(&path, "").unwrap();

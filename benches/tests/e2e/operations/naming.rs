@@ -159,8 +159,8 @@ pub(super) fn removal_while_reading(dir: &Path) {
     assert!(names_in(dir).is_empty());
 }
 
-/// More names than one getdents(2) of the C library takes, so that a reader stops half way; and so many remain that its
-/// place lies within what others read then.
+/// The directory has more names than one getdents(2) of the C library takes, so that a reader stops half way; and so
+/// many remain that its place lies within what others read then.
 pub(super) fn readers_of_a_directory_that_changes(dir: &Path) {
     let all: BTreeSet<String> = (0..3_000).map(|number| format!("name {number:04}")).collect();
     for name in &all {

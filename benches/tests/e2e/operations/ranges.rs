@@ -85,7 +85,7 @@ pub(super) fn fallocate_moves_times(dir: &Path) {
     }
 }
 
-/// The limit of the process holds for everything that makes a file longer, and for nothing else.
+/// Checks that the limit of the process holds for everything that makes a file longer, and for nothing else.
 pub(super) fn file_size_limit(dir: &Path) {
     const SCRIPT: &str = "
 import errno, os, resource, signal, sys
@@ -212,7 +212,7 @@ pub(super) fn far_offsets(dir: &Path) {
     check_content(&path, &[0; 4_096]);
 }
 
-/// Where a file system demands alignment, aligned requests have to do; mafs takes any.
+/// Aligned requests have to do where a file system demands alignment; mafs takes any.
 pub(super) fn direct_io(dir: &Path) {
     const SCRIPT: &str = "
 import mmap, os, sys

@@ -1,19 +1,19 @@
-//! What an operation must come to, and how an answer differs from it.
+//! The answer that an operation must have, and the difference of an answer from it.
 
 use std::io;
 
 use super::hands::Answer;
 
-/// A write is a word over and over. Two of them show which, wherever they begin.
+/// Bytes of a word. A write is a word over and over; two of them show which, wherever they begin.
 const WORD: usize = 8;
 
 #[derive(Debug)]
 pub(super) enum Expected {
-    /// Just this.
+    /// Exactly this answer.
     Answer(Answer),
-    /// Where data begins at or after `at`: nothing but zeros may be passed over.
+    /// The place where data begins at or after `at`: nothing but zeros may be passed over.
     Data { at: usize, content: Vec<u8> },
-    /// Where a hole begins at or after `at`: a zero, or the end.
+    /// The place where a hole begins at or after `at`: a zero, or the end.
     Hole { at: usize, content: Vec<u8> },
 }
 
@@ -27,7 +27,7 @@ impl Expected {
     }
 
     /// # Errors
-    /// How the answer differs.
+    /// The difference of the answer.
     pub(super) fn check(&self, answer: &Answer) -> io::Result<()> {
         let place = || answer.text.strip_prefix("ok ")?.parse::<usize>().ok();
         let (right, wanted) = match (self, place()) {
@@ -50,7 +50,7 @@ impl Expected {
     }
 
     /// # Errors
-    /// Where the bytes differ, and how.
+    /// The place where the bytes differ, and how.
     pub(super) fn check_data(&self, found: &[u8]) -> io::Result<()> {
         let Self::Answer(Answer { data: wanted, .. }) = self else { return Ok(()) };
         if found == wanted {

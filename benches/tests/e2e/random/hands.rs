@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 const SCRIPT: &str = include_str!("hands.py");
 
-/// Where processes come from, and where they report.
+/// The place where processes come from, and where they report.
 pub(super) struct Crew {
     directory: TempDir,
     listener: UnixListener,
@@ -30,7 +30,7 @@ pub(super) struct Hands {
     answers: BufReader<UnixStream>,
 }
 
-/// What an operation has come to: `ok` with numbers or the name of an error, and what was read.
+/// Result of an operation: `ok` with numbers or the name of an error, and the bytes that were read.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Answer {
     pub(super) text: String,
@@ -53,7 +53,7 @@ impl Crew {
         self.accept()
     }
 
-    /// The child of a process, with all that its parent has open.
+    /// Makes a child of a process, with all that its parent has open.
     pub(super) fn fork(&mut self, parent: &mut Hands) -> io::Result<Hands> {
         parent.tell(&["fork".to_owned()])?;
         parent.answer()?;
@@ -94,7 +94,7 @@ impl Hands {
         self.lines.write_all(lines.as_bytes())
     }
 
-    /// The answer to the first line that has not been answered.
+    /// Returns the answer to the first line that has not been answered.
     pub(super) fn answer(&mut self) -> io::Result<Answer> {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;

@@ -49,7 +49,7 @@ fn save_by_rename(program: &mut Program<'_>) {
     if program.one_in(2) {
         program.act(format!("fsync {number}"), Expected::text("ok"));
     }
-    // Some go on with the descriptor.
+    // Some programs go on with the descriptor.
     if !program.one_in(4) {
         close_number(program, number);
     }
@@ -57,7 +57,7 @@ fn save_by_rename(program: &mut Program<'_>) {
     program.model.rename("new", &name);
 }
 
-/// A file without a name from the first moment.
+/// Uses a file without a name from the first moment.
 fn temporary_file(program: &mut Program<'_>) {
     let Some(number) = open_as(program, "temporary", Access::ReadWrite, NEW) else { return };
     program.act("unlink temporary".to_owned(), Expected::text("ok"));
@@ -91,7 +91,7 @@ fn map_and_store(program: &mut Program<'_>) {
     }
 }
 
-/// A shell script, with what it does to the model.
+/// Runs a shell script, with what it does to the model.
 fn shell(program: &mut Program<'_>) {
     const SCRIPTS: [fn(&mut Program<'_>) -> Option<String>; 9] =
         [redirect, touch_then_print, copy, copy_in_place, move_over, edit, sort_in_place, write_over, set_size];
@@ -101,13 +101,13 @@ fn shell(program: &mut Program<'_>) {
     }
 }
 
-/// What `echo` prints: the word of one write.
+/// Returns the output of `echo`: the word of one write.
 fn word(program: &mut Program<'_>) -> (String, Vec<u8>) {
     let number = program.number();
     (format!("{number:07}"), content(number, 8))
 }
 
-/// An existing path, its content, and any path that is not another name of the same file.
+/// Returns an existing path, its content, and any path that is not another name of the same file.
 fn pair(program: &mut Program<'_>) -> Option<(String, Vec<u8>, String)> {
     let (from, file) = existing(program)?;
     let to = name(program);
@@ -146,7 +146,7 @@ fn move_over(program: &mut Program<'_>) -> Option<String> {
     Some(format!("cp {from} new; mv new {to}"))
 }
 
-/// A new file takes the name. Lines that end in no newline keep to that.
+/// Edits by a new file that takes the name. Lines that end in no newline keep to that.
 fn edit(program: &mut Program<'_>) -> Option<String> {
     let (name, file) = existing(program)?;
     let digit = |byte: &u8| if *byte == b'1' { b'2' } else { *byte };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FileId(usize);
 
-/// What open(2) makes and dup(2) and fork(2) share: a file, an offset, and the way it was opened.
+/// An open file, which open(2) makes and dup(2) and fork(2) share: a file, an offset, and the way it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OpenId(usize);
 
@@ -47,13 +47,13 @@ impl Model {
         &self.contents[file.0]
     }
 
-    /// What fstat(2) and stat(2) say: the size, and how many names there are.
+    /// Returns the answer of fstat(2) and stat(2): the size, and the number of names.
     pub(super) fn look(&self, file: FileId) -> String {
         let links = self.names.values().filter(|named| **named == file).count();
         format!("ok {} {links}", self.bytes(file).len())
     }
 
-    /// A new file of that name, with a content. What had the name before loses it.
+    /// Makes a new file of that name, with a content. A file that had the name before loses it.
     pub(super) fn replace(&mut self, name: &str, content: Vec<u8>) -> FileId {
         let file = FileId(self.contents.len());
         self.contents.push(content);
@@ -77,7 +77,7 @@ impl Model {
         self.names.remove(name);
     }
 
-    /// Two names of one file both stay: rename(2) does nothing then.
+    /// Renames a file. Two names of one file both stay: rename(2) does nothing then.
     pub(super) fn rename(&mut self, from: &str, to: &str) {
         if self.find(from) != self.find(to)
             && let Some(file) = self.names.remove(from)
@@ -115,7 +115,7 @@ impl Model {
         self.opens[open.0].offset = offset;
     }
 
-    /// write(2): at the end if it was opened so, else at the offset, which moves.
+    /// Writes like write(2): at the end if the file was opened so, else at the offset, which moves.
     pub(super) fn write(&mut self, open: OpenId, bytes: &[u8]) {
         let Open { file, offset, access } = self.opens[open.0];
         let at = if access == Access::Append { self.bytes(file).len() } else { offset };
@@ -123,14 +123,14 @@ impl Model {
         self.seek(open, at + bytes.len());
     }
 
-    /// pwrite(2): on Linux also at the end if it was opened so. The offset stays.
+    /// Writes like pwrite(2): on Linux also at the end if the file was opened so. The offset stays.
     pub(super) fn write_at(&mut self, open: OpenId, at: usize, bytes: &[u8]) {
         let Open { file, access, .. } = self.opens[open.0];
         let at = if access == Access::Append { self.bytes(file).len() } else { at };
         self.put_at(file, at, bytes);
     }
 
-    /// read(2) at the offset, which moves.
+    /// Reads like read(2) at the offset, which moves.
     pub(super) fn read(&mut self, open: OpenId, length: usize) -> Vec<u8> {
         let Open { file, offset, .. } = self.opens[open.0];
         let content = self.bytes(file);
@@ -141,7 +141,7 @@ impl Model {
     }
 }
 
-/// The bytes of one write: its number over and over, a line each.
+/// Returns the bytes of one write: its number over and over, a line each.
 pub(super) fn content(number: u32, length: usize) -> Vec<u8> {
     format!("{number:07}\n").into_bytes().into_iter().cycle().take(length).collect()
 }

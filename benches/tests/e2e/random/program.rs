@@ -1,5 +1,5 @@
-//! A random program: processes in turn, of one client or more, and the model that says what each operation must come
-//! to. The steps are in `steps` and `idioms`.
+//! A random program: processes in turn, of one client or more, and the model that says the result of each operation.
+//! The steps are in `steps` and `idioms`.
 //!
 //! Operations are sent in batches, so that they follow each other as closely as in a program of its own. Between
 //! batches, and at random within, there are pauses in which the server's answers come.
@@ -17,19 +17,19 @@ use super::model::{Model, OpenId};
 use super::steps::{self, Mapping};
 use crate::number_from_env;
 
-/// No more lines than a socket holds are sent without an answer.
+/// Lines at most that are sent without an answer: no more than a socket holds.
 const BATCH_MAX: usize = 24;
-/// One step in so many ends a batch.
+/// Steps of which one ends a batch.
 const BATCH_STEPS: u64 = 5;
-/// One step in so many hands the turn to another process.
+/// Steps of which one hands the turn to another process.
 const TURN_STEPS: u64 = 8;
 const PROCESSES_MAX: usize = 5;
 const PAUSES_MICROSECONDS: [u32; 5] = [100, 200, 500, 1000, 3000];
 
-/// How many operations a failure shows, unless `MAFS_SHOWN` says otherwise.
+/// Operations that a failure shows, unless `MAFS_SHOWN` says otherwise.
 const SHOWN: usize = 16;
 
-/// A directory that may change its name.
+/// Names of a directory that may be renamed.
 pub(super) const DIRECTORIES: [&str; 2] = ["sub", "moved"];
 
 /// A way to the directory in which the program works.
@@ -107,7 +107,7 @@ impl<'w> Program<'w> {
         self.places.iter().try_for_each(compare).map_err(|error| self.explain(&error, self.log.len()))
     }
 
-    /// How many operations there have been.
+    /// Returns how many operations there have been.
     pub(super) fn operations(&self) -> usize {
         self.log.len()
     }
@@ -124,13 +124,13 @@ impl<'w> Program<'w> {
         usize::try_from(self.random.below(limit as u64)).unwrap_or_default()
     }
 
-    /// A number that nothing has yet: of a write, a descriptor or a mapping.
+    /// Returns a number that nothing has yet: of a write, a descriptor or a mapping.
     pub(super) fn number(&mut self) -> u32 {
         self.numbers += 1;
         self.numbers
     }
 
-    /// Adds an operation of the process whose turn it is, with what it must come to.
+    /// Adds an operation of the process whose turn it is, with the answer that it must have.
     pub(super) fn act(&mut self, line: String, expected: Expected) {
         self.log.push(format!("process {}: {line}", self.turn));
         self.process().batch.push((line, expected));
@@ -148,7 +148,7 @@ impl<'w> Program<'w> {
         &mut self.processes[self.turn]
     }
 
-    /// Does what has been added, and compares.
+    /// Does the operations that have been added, and compares.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         let process = &mut self.processes[self.turn];
         let batch = std::mem::take(&mut process.batch);
@@ -163,7 +163,7 @@ impl<'w> Program<'w> {
         Ok(())
     }
 
-    /// A child goes on beside its parent.
+    /// Forks the process whose turn it is: the child goes on beside its parent.
     pub(super) fn fork(&mut self) -> io::Result<()> {
         if self.processes.len() == PROCESSES_MAX {
             return Ok(());
@@ -180,7 +180,7 @@ impl<'w> Program<'w> {
         Ok(())
     }
 
-    /// The process whose turn it is ends, if there is another in its place, and closes nothing.
+    /// Ends the process whose turn it is, if there is another in its place, without closing anything.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.settle()?;
         let place = self.process().place;
@@ -193,7 +193,7 @@ impl<'w> Program<'w> {
         Ok(())
     }
 
-    /// Another process goes on. Before one in another place does, this one closes all.
+    /// Hands the turn to another process. Before one in another place goes on, this one closes all.
     fn hand_over(&mut self) -> io::Result<()> {
         self.settle()?;
         let place = self.process().place;
@@ -222,7 +222,7 @@ impl<'w> Program<'w> {
         self.settle()
     }
 
-    /// An error after so many operations, with the last of them.
+    /// Returns an error after so many operations, with the last of them.
     fn explain(&self, error: &io::Error, done: usize) -> io::Error {
         let last = self.log[done.saturating_sub(number_from_env("MAFS_SHOWN", SHOWN))..done].join("\n  ");
         io::Error::other(format!("{error}, after operation {done}:\n  {last}"))
@@ -235,7 +235,7 @@ impl Process {
     }
 }
 
-/// Compares the model with what is in a directory: all names, the bytes of each, and the sizes that are shown.
+/// Compares the model with a directory: all names, the bytes of each, and the sizes that are shown.
 fn compare(model: &Model, directory: &str, place: &Path) -> io::Result<()> {
     let named = |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut found = list(place).and_then(|names| Ok((names, list(&place.join(directory))?)));

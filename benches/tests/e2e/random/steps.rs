@@ -9,14 +9,14 @@ use super::idioms;
 use super::model::{Access, FileId, OpenId, content};
 use super::program::{DIRECTORIES, Program};
 
-/// A shared mapping. What lies behind the end of its file is not touched.
+/// A shared mapping. Steps do not touch its part behind the end of the file.
 #[derive(Clone, Copy)]
 pub(super) struct Mapping {
     file: FileId,
     length: usize,
 }
 
-/// What a step does. The ones that end a batch can fail.
+/// The action of a step. The ones that end a batch can fail.
 #[derive(Clone, Copy)]
 enum Step {
     Plain(fn(&mut Program<'_>)),
@@ -54,7 +54,7 @@ const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "/x", "/y", "/z"];
 const LENGTHS: [usize; 7] = [1, 8, 100, 4096, 8192, 20_000, 70_000];
 const GAP: usize = 5000;
 
-/// As lseek(2) has them.
+/// Codes as lseek(2) has them.
 const SEEK_SET: u8 = 0;
 const SEEK_END: u8 = 2;
 const SEEK_DATA: u8 = 3;
@@ -63,7 +63,7 @@ const SEEK_HOLE: u8 = 4;
 const FILE_BYTES: usize = 300_000;
 const PAGE_BYTES: usize = 4096;
 
-/// How many descriptors and how many mappings a process has at most.
+/// Descriptors, and mappings, that a process has at most.
 const OPEN_MAX: usize = 12;
 
 pub(super) fn take(program: &mut Program<'_>) -> io::Result<()> {
@@ -84,20 +84,20 @@ pub(super) fn take(program: &mut Program<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A path that may have a file or not, in the directory or below it.
+/// Returns a path that may have a file or not, in the directory or below it.
 pub(super) fn name(program: &mut Program<'_>) -> String {
     let name = program.choose(&NAMES);
     if name.starts_with('/') { format!("{}{name}", program.directory) } else { name.to_owned() }
 }
 
-/// A path that has a file, if there is any.
+/// Returns a path that has a file, if there is any.
 pub(super) fn existing(program: &mut Program<'_>) -> Option<(String, FileId)> {
     let names: Vec<String> = program.model.names().map(str::to_owned).collect();
     let name = names.get(program.below(names.len().max(1)))?;
     Some((name.clone(), program.model.find(name)?))
 }
 
-/// The number of a write, and its bytes.
+/// Returns the number of a write, and its bytes.
 pub(super) fn data(program: &mut Program<'_>) -> (u32, Vec<u8>) {
     let number = program.number();
     (number, content(number, program.choose(&LENGTHS)))
@@ -112,7 +112,7 @@ pub(super) fn flags(access: Access, more: OFlags) -> u32 {
     (access | more).bits()
 }
 
-/// Opens a path, and says by which number.
+/// Opens a path, and returns the descriptor's number.
 pub(super) fn open_as(program: &mut Program<'_>, name: &str, access: Access, more: OFlags) -> Option<u32> {
     let number = program.number();
     let found = program.model.find(name);
@@ -151,14 +151,14 @@ fn open(program: &mut Program<'_>) {
     }
 }
 
-/// One of the descriptors of the process.
+/// Returns one of the descriptors of the process.
 fn any_file(program: &mut Program<'_>) -> Option<(u32, OpenId)> {
     let count = program.files().len().max(1);
     let nth = program.below(count);
     program.files().iter().nth(nth).map(|(number, open)| (*number, *open))
 }
 
-/// One through which may be written, of a file that is not too large.
+/// Returns a descriptor through which may be written, of a file that is not too large.
 fn any_writable(program: &mut Program<'_>) -> Option<(u32, OpenId, FileId)> {
     let (number, open) = any_file(program)?;
     let file = program.model.file(open);
@@ -176,7 +176,7 @@ fn resize(program: &mut Program<'_>, number: u32, file: FileId, length: usize) {
     program.model.resize(file, length);
 }
 
-/// A place to write at: the beginning, the end, between, or behind the end.
+/// Returns a place to write at: the beginning, the end, between, or behind the end.
 fn place(program: &mut Program<'_>, file: FileId) -> usize {
     let length = program.model.bytes(file).len();
     let between = program.below(length + 1);
@@ -225,7 +225,7 @@ pub(super) fn pread_of(program: &mut Program<'_>, number: u32, open: OpenId) {
     program.act(format!("pread {number}"), Expected::data("ok", bytes));
 }
 
-/// To the end, or to data or a hole: where these are is not known exactly, so that the offset is set again.
+/// Seeks to the end, or to data or a hole: where these are is not known exactly, so that the offset is set again.
 fn seek(program: &mut Program<'_>) {
     let Some((number, open)) = any_file(program) else { return };
     let bytes = program.model.bytes(program.model.file(open)).clone();
@@ -306,7 +306,7 @@ pub(super) fn map_as(program: &mut Program<'_>, number: u32, file: FileId) -> u3
     mapping
 }
 
-/// One of the mappings of the process, and how much of its file it shows.
+/// Returns one of the mappings of the process, and how much of its file it shows.
 fn any_mapping(program: &mut Program<'_>) -> Option<(u32, FileId, usize)> {
     let count = program.mappings().len().max(1);
     let nth = program.below(count);

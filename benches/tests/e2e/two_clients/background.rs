@@ -1,5 +1,5 @@
-//! The same with changes that are sent in the background (docs/semantics.md): with `close=announced` as if they were
-//! not, and without it once `state` says that they are announced.
+//! Tests of two clients with changes that are sent in the background (docs/semantics.md): with `close=announced` as
+//! if they were not, and without it once `state` says that they are announced.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,10 +14,10 @@ use crate::number_from_env;
 const SIRP: &str = "writeback=sirp";
 const ANNOUNCED: &str = "writeback=sirp,close=announced";
 
-/// A part of what the same tests do otherwise.
+/// Rounds of each test, a part of those in the foreground.
 const ROUNDS: u32 = 30;
 
-/// Some 100 times what an announcement takes.
+/// Some 100 times the time that an announcement takes.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn start(options: &str) -> Pair {
@@ -71,7 +71,7 @@ fn what_state_calls_announced_the_other_opens() {
     pair.stop();
 }
 
-/// Whether nothing about an object is still to be announced, as `state` says.
+/// Tells whether nothing about an object is still to be announced, as `state` says.
 fn is_announced(mut command: Command, path: &Path) -> bool {
     let finished = finish(command.args(["state", "--json"]).arg(path), LIMIT).unwrap();
     assert!(finished.status.success(), "{finished:?}");

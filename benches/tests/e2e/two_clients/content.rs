@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::held::Holder;
 use super::{Mounts, Pair, on_two_clients};
 
-/// For a program to start or to end.
+/// Limit of the start or the end of a program.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Files that the kernel gets pages of, and files that it reads in the container.
@@ -25,7 +25,7 @@ pub(super) const SIZES: [usize; 2] = [10_000, 200_000];
 
 const APPENDED_BYTES: usize = 100;
 
-/// Changes a file that holds the first content by means of the second, and says what it holds then.
+/// Changes a file that holds the first content by means of the second, and returns its content then.
 pub(super) type Change = fn(&Path, &[u8], &[u8]) -> io::Result<Vec<u8>>;
 
 /// Waits until others see what has been changed by a path.
@@ -34,7 +34,7 @@ type Settle<'s> = &'s dyn Fn(&Path);
 pub(super) const IN_PLACE: [(&str, Change); 4] =
     [("overwrite", overwrite), ("write anew", write_anew), ("append", append), ("truncate", truncate)];
 
-/// What was there before stays a file, without a name, as long as somebody has it open.
+/// Changes by name: the old file stays, without a name, as long as somebody has it open.
 const BY_NAME: [(&str, Change); 2] = [("rename over", rename_over), ("unlink and create", unlink_and_create)];
 
 #[test]
@@ -47,7 +47,7 @@ pub(super) fn nobody_holds(mounts: &Mounts) {
     once_settled(mounts, &|_| ());
 }
 
-/// The other opens once `settle` has returned for the path by which a file was changed.
+/// Checks that the other opens the new content once `settle` has returned for the path by which a file was changed.
 pub(super) fn once_settled(mounts: &Mounts, settle: Settle<'_>) {
     let mut tally = Tally::default();
     for (name, change) in IN_PLACE.into_iter().chain(BY_NAME) {
@@ -76,7 +76,8 @@ pub(super) fn held_mapped(mounts: &Mounts) {
     held(mounts, "mapped");
 }
 
-/// What is replaced by name stays whole for those who have it; what is changed in place may show the change.
+/// Checks programs that hold a file. A file replaced by name stays whole for them; one changed in place may show the
+/// change.
 fn held(mounts: &Mounts, how: &str) {
     let mut holder = Holder::start(how).unwrap();
     let mut tally = Tally::default();
@@ -123,7 +124,7 @@ pub(super) fn executed(mounts: &Mounts) {
     tally.assert_all_new();
 }
 
-/// The kernel refuses it with ETXTBSY on the machine that executes the file, and knows of no other.
+/// The kernel refuses the write with ETXTBSY on the machine that executes the file, and knows of no other.
 #[test]
 #[ignore = "needs: fuse"]
 fn a_program_that_is_executed_elsewhere_can_be_overwritten() {
@@ -139,8 +140,8 @@ fn a_program_that_is_executed_elsewhere_can_be_overwritten() {
     pair.stop();
 }
 
-/// The same change over and over, in both directions, of a small file and a large one. `around` is given where the
-/// reader finds the file, and makes the change.
+/// Makes one change over and over, in both directions, of a small file and a large one. `around` is given the path
+/// where the reader finds the file, and makes the change.
 fn alternate(
     mounts: &Mounts,
     (name, change): (&'static str, Change),
@@ -157,7 +158,7 @@ fn alternate(
         settle(&file(&mounts.ways[0]));
         for round in 0..rounds {
             let [writer, reader] = mounts.writer_and_reader(round).map(|mount| file(&mount));
-            // So that there is something old to be shown.
+            // The check makes sure that there is something old to be shown.
             tally.check(name, &reader, &content);
             let changed = around(&reader, &|| change(&writer, &content, &bytes(u64::from(round) + 1, size)));
             content = changed.unwrap_or_else(|error| panic!("{name}, {size} bytes, round {round}: {error}"));
@@ -168,7 +169,7 @@ fn alternate(
     println!("{name}: {:.1} ms a round", begun.elapsed().as_secs_f64() * 1e3 / f64::from(mounts.rounds));
 }
 
-/// How many opens gave the new content.
+/// Count of the opens, and descriptions of those that did not give the new content.
 #[derive(Default)]
 pub(super) struct Tally {
     opens: u32,
@@ -193,7 +194,7 @@ impl Tally {
         self.assert_new_but_for(0);
     }
 
-    /// One open in `one_in` may give the old content; none if that is 0.
+    /// Asserts that at most one open in `one_in` did not give the new content; none if that is 0.
     pub(super) fn assert_new_but_for(self, one_in: u32) {
         let (old, first) = (self.old.len(), &self.old[..self.old.len().min(10)]);
         println!("{} opens, {old} of them without the new content", self.opens);
@@ -212,7 +213,7 @@ impl Display for Difference<'_> {
     }
 }
 
-/// What an open gives, which the size that it shows agrees with.
+/// Reads a file, and checks that the size that it shows agrees with the content.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();
@@ -241,7 +242,7 @@ fn append(path: &Path, old: &[u8], fresh: &[u8]) -> io::Result<Vec<u8>> {
     Ok([old, more].concat())
 }
 
-/// To tenths of the first size, up to twice that, and never to nothing, which cannot be mapped.
+/// Truncates to tenths of the first size, up to twice that, and never to nothing, which cannot be mapped.
 fn truncate(path: &Path, old: &[u8], fresh: &[u8]) -> io::Result<Vec<u8>> {
     let mut content = old.to_vec();
     content.resize(fresh.len() / 10 * (1 + usize::from(fresh[0]) % 20), 0);
@@ -261,7 +262,7 @@ fn unlink_and_create(path: &Path, old: &[u8], fresh: &[u8]) -> io::Result<Vec<u8
     write_anew(path, old, fresh)
 }
 
-/// A program that runs until it is ended, as no other number has it.
+/// Makes a program that runs until it is ended, with a content that no other number has.
 fn program(number: u32) -> Vec<u8> {
     let mut program = fs::read("/bin/sleep").unwrap();
     program.extend(bytes(u64::from(number), SIZES[1]));
@@ -275,10 +276,10 @@ fn execute(path: &Path) -> Child {
     child
 }
 
-/// How a program ends that is told to, which takes some of its code.
+/// Ends a program, which takes some of its code, and returns how it ended.
 fn end(mut program: Child) -> ExitStatus {
     let pid = i32::try_from(program.id()).ok().and_then(Pid::from_raw).unwrap();
-    // It may have ended before.
+    // The program may have ended before.
     let _ = kill_process(pid, Signal::TERM);
     wait(&mut program, LIMIT).unwrap()
 }

@@ -13,12 +13,12 @@ use mafs_bench::tree::Snapshot;
 use super::Pair;
 use crate::number_from_env;
 
-/// What each client does, unless `MAFS_OPERATIONS` says otherwise.
+/// Operations of each client, unless `MAFS_OPERATIONS` says otherwise.
 const OPERATIONS: u32 = 1_000;
 
 const CALL_LIMIT: Duration = Duration::from_secs(1);
 
-/// So few names that most are there, and that both clients often mean the same one.
+/// Names in use: so few that most are there, and that both clients often mean the same one.
 const NAMES: u64 = 50;
 
 #[test]
@@ -85,7 +85,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// The other client may have taken away what is to be renamed or removed.
+    /// Works on names of both. The other client may have taken away what is to be renamed or removed.
     fn with_shared_names(&mut self) -> io::Result<()> {
         let [one, other] = [(); 2].map(|()| format!("shared-{}", self.random.below(NAMES)));
         let done = match self.random.below(3) {

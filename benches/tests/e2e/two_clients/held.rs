@@ -32,7 +32,7 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// `how` is `open` or `mapped`.
+    /// Starts the program. `how` is `open` or `mapped`.
     pub(super) fn start(how: &str) -> io::Result<Self> {
         let mut command = Command::new("python3");
         let mut child = command.args(["-c", SCRIPT, how]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -46,7 +46,7 @@ impl Holder {
         self.tell(&format!("hold {}", path.display())).map(|_| ())
     }
 
-    /// Whether what it holds is still as it was.
+    /// Lets the program look at what it holds, and returns whether that is still as it was. The program lets it go.
     pub(super) fn look_and_let_go(&mut self) -> io::Result<bool> {
         self.tell("look").map(|answer| answer == "old\n")
     }

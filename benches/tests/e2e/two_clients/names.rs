@@ -1,4 +1,4 @@
-//! Names and attributes: what one client has changed `ls` and `stat` show on the other, through every name, at once.
+//! Names and attributes: `ls` and `stat` show what one client has changed on the other, through every name, at once.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -11,13 +11,13 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 use super::{Mounts, on_two_clients};
 
-/// A step takes as long as ten opens.
+/// Rounds of which one is run: a step takes as long as ten opens.
 const ROUNDS_SHARE: u32 = 10;
 
-/// What one client does in a directory, and what the other must find then.
+/// A change that one client makes in a directory, and the check of what the other must find then.
 type Step = (&'static str, fn(&Path) -> io::Result<()>, fn(&Path) -> io::Result<bool>);
 
-/// Each stands on those before it; at the end the directory is empty again.
+/// The steps. Each stands on those before it; at the end the directory is empty again.
 const STEPS: [Step; 18] = [
     ("create", |d| fs::write(d.join("a"), "1"), |d| Ok(names(d)? == ["a"] && size(&d.join("a"))? == 1)),
     ("append", |d| append(&d.join("a"), "23"), |d| Ok(size(&d.join("a"))? == 3)),
@@ -115,7 +115,7 @@ pub(super) fn at_once(mounts: &Mounts) {
     }
 }
 
-/// So that names, their absence and the listing are remembered.
+/// Looks at all names, so that they, their absence and the listing are remembered.
 fn look_at_all(directory: &Path) -> io::Result<()> {
     for name in NAMES {
         let _ = fs::symlink_metadata(directory.join(name));

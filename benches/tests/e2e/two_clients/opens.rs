@@ -1,5 +1,5 @@
-//! Close to open with the default options, where a close may return before the server has the content: what one client
-//! has closed the other opens at once, without a pause.
+//! Close to open with the default options, where a close may return before the server has the content: the other
+//! client opens at once, without a pause, what one client has closed.
 
 use std::fs;
 
@@ -8,11 +8,12 @@ use mafs_bench::content::bytes;
 use super::content::{IN_PLACE, SIZES, Tally};
 use super::{Pair, ROUNDS, rounds};
 
-/// Until so many announcements have been answered a client may take another for far away, on a busy machine.
+/// Rounds before those that count: until so many announcements have been answered a client may take another for far
+/// away, on a busy machine.
 const FIRST_ROUNDS: u32 = 20;
 
-/// On a machine whose processors have always somebody waiting for them, announcements may take longer than a close
-/// waits for.
+/// Opens of which one may be old on a machine whose processors have always somebody waiting for them: announcements
+/// may take longer there than a close waits for.
 const OLD_ONE_IN_IF_BUSY: u32 = 4;
 const BUSY_PERCENT: f64 = 80.0;
 
@@ -37,7 +38,7 @@ fn after_close_on_one_client_open_on_the_other_gives_the_new_content_by_default(
     tally.assert_new_but_for(if is_busy() { OLD_ONE_IN_IF_BUSY } else { 0 });
 }
 
-/// Whether somebody has waited for a processor most of the last ten seconds: `some avg10=99.85 avg60=...`.
+/// Tells whether somebody has waited for a processor most of the last ten seconds: `some avg10=99.85 avg60=...`.
 fn is_busy() -> bool {
     let pressure = fs::read_to_string("/proc/pressure/cpu").unwrap_or_default();
     let share = pressure.split_whitespace().find_map(|word| word.strip_prefix("avg10="));

@@ -1,4 +1,4 @@
-//! Races: of two clients that make the same name at the same time one does.
+//! Races: if two clients make one name at the same time, exactly one of them does.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -35,12 +35,12 @@ pub(super) fn one_winner(mounts: &Mounts) {
         let won = race(&directories, rounds, make);
         println!("{name}: {won:?} won of {rounds}");
         let listed = directories.map(|directory| fs::read_dir(directory).unwrap().count());
-        // The two files of their own as well.
+        // Each directory also holds the two files of their own.
         assert_eq!(listed, [rounds as usize + 2; 2], "{name}");
     }
 }
 
-/// How often each of the two has made the name.
+/// Returns how often each of the two has made the name.
 fn race(directories: &[PathBuf; 2], rounds: u32, make: Make) -> [usize; 2] {
     let barrier = Barrier::new(2);
     let run = |number: usize| {
@@ -51,7 +51,7 @@ fn race(directories: &[PathBuf; 2], rounds: u32, make: Make) -> [usize; 2] {
             barrier.wait();
             make(&own, &directory.join(format!("made-{round}")))
         };
-        // Whatever fails, the other one waits for every round.
+        // If one side fails, the other one still waits for every round.
         let outcomes: Vec<io::Result<()>> = (0..rounds).map(one).collect();
         created.map(|()| outcomes)
     };
