@@ -1,14 +1,15 @@
-//! Rules about the layers of ARCHITECTURE.md: who may depend on whom, and what pure code may not name.
+//! Rules about the layers of ARCHITECTURE.md: the dependencies that are allowed, and the names that pure code may not
+//! use.
 
 use crate::source::{Complaint, Source};
 
 /// Folders below `crates/*/src/` whose code decides and does nothing else.
 const PURE: [&str; 3] = ["engine", "link", "core"];
 
-/// What pure code must not name: it gets time and randomness as arguments, and gives work out as values.
+/// Names that pure code must not use: it gets time and randomness as arguments, and gives work out as values.
 const IMPURE: [&str; 7] = ["tokio", "std::fs", "std::net", "Instant::now", "SystemTime::now", "rand::", "getrandom"];
 
-/// Which crates of mafs each may depend on. Nothing points upward.
+/// The crates of mafs that each may depend on. Nothing points upward.
 const MAY_USE: [(&str, &[&str]); 7] = [
     ("crates/proto", &[]),
     ("crates/durable", &["proto"]),
@@ -22,8 +23,8 @@ const MAY_USE: [(&str, &[&str]); 7] = [
 /// The only module of the client that knows of the server.
 const QUICKSTART: &str = "crates/client/src/quickstart.rs";
 
-/// The only part of the bench's library that uses a crate of mafs: the network between programs is not what they are
-/// asked about. All else knows what users see and no more, so that a mistake in a crate cannot hide itself.
+/// The only part of the bench's library that uses a crate of mafs: the network between programs is not the subject of
+/// the tests. All else knows what users see and no more, so that a mistake in a crate cannot hide itself.
 const EMULATED_LINK: [&str; 3] = ["benches/src/link.rs", "benches/src/link/", "benches/src/bin/mafs-link.rs"];
 
 /// The only table of errno values.
@@ -47,7 +48,7 @@ fn purity(source: &Source) -> Vec<Complaint> {
     complaints
 }
 
-/// Whether a path is `crates/X/src/PURE.rs` or lies in `crates/X/src/PURE/`.
+/// Tells whether a path is `crates/X/src/PURE.rs` or lies in `crates/X/src/PURE/`.
 fn is_pure(path: &str) -> bool {
     let mut parts = path.split('/');
     let crates_and_src = (parts.next(), parts.next().is_some(), parts.next());

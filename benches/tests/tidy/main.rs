@@ -1,12 +1,13 @@
 //! Tidy: the rules of the source tree that the compiler does not know.
 //!
-//! Reads every source file and manifest of the workspace and lists whatever breaks a rule. Needs only Rust. Each rule
+//! Reads every source file and manifest of the workspace and lists every break of a rule. Needs only Rust. Each rule
 //! lives beside tests that show it can fail; the reasons for the rules are in CONTRIBUTING.md.
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read is a test that fails")]
 
 mod layers;
 mod modules;
 mod plants;
+mod sentences;
 mod shape;
 mod source;
 
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use source::{Complaint, Source};
 
-/// What the root of the workspace holds besides source: build results, history, and the quickstart's mount point.
+/// Entries in the root of the workspace besides source: build results, history, and the quickstart's mount point.
 const NOT_SOURCE: [&str; 3] = ["target", ".git", "mafs"];
 
 #[test]
@@ -24,8 +25,9 @@ fn the_tree_is_tidy() {
     let sources = sources_below(root);
     assert!(sources.len() > 20, "only {} files found below {}", sources.len(), root.display());
 
+    let rules = [shape::check, layers::check, sentences::check];
     let complaints: Vec<Complaint> =
-        sources.iter().flat_map(|source| shape::check(source).into_iter().chain(layers::check(source))).collect();
+        sources.iter().flat_map(|source| rules.iter().flat_map(|rule| rule(source))).collect();
     let list: Vec<String> = complaints.iter().map(ToString::to_string).collect();
     assert!(list.is_empty(), "{} complaints:\n{}", list.len(), list.join("\n"));
 }

@@ -14,7 +14,7 @@ fn every_file_of_the_simulators_tests_is_in_a_binary() {
     assert_eq!(left_out(files, &read("Cargo.toml"), &read("tests/main.rs")), Vec::<String>::new());
 }
 
-/// The files that are neither the root of a binary nor a module of the one that has most.
+/// Returns the files that are neither the root of a binary nor a module of the one that has most.
 fn left_out(files: impl Iterator<Item = String>, manifest: &str, main: &str) -> Vec<String> {
     let has = |text: &str, wanted: String| text.lines().any(|line| line == wanted);
     let is_root = |module: &str| has(manifest, format!("path = \"tests/{module}.rs\""));

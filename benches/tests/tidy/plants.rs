@@ -23,7 +23,7 @@ fn every_planted_bug_fits_the_tree_and_names_a_test() {
     assert!(plants >= 21, "only {plants} bugs are planted");
 }
 
-/// Whether what each hunk replaces is in its file exactly once.
+/// Checks that what each hunk replaces is in its file exactly once.
 fn check(patch: &str, read: impl Fn(&str) -> Option<String>) -> Result<(), String> {
     let mut files = patch.split("\n+++ b/").skip(1).peekable();
     if files.peek().is_none() {
@@ -45,7 +45,7 @@ fn check(patch: &str, read: impl Fn(&str) -> Option<String>) -> Result<(), Strin
     Ok(())
 }
 
-/// Whether a patch says what its bug is, and which test finds it.
+/// Checks that a patch says what its bug is, and which test finds it.
 fn found_by(patch: &str, read: impl Fn(&str) -> Option<String>) -> Result<(), String> {
     let header = patch.split("\n--- ").next().unwrap_or_default();
     let line = |start: &str| header.lines().find_map(|line| line.strip_prefix(start));

@@ -6,7 +6,7 @@ const FILE_LINES_MAX: usize = 600;
 const LINE_CHARS_MAX: usize = 120;
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Words no Rust file may hold, and why.
+/// Words that no Rust file may hold, and the reasons.
 const REFUSED: [(&str, &str); 4] = [
     ("todo!(", "unfinished"),
     ("unimplemented!(", "unfinished"),
@@ -87,7 +87,7 @@ fn function_size(source: &Source) -> Vec<Complaint> {
     complaints
 }
 
-/// Where the body of the function whose `fn` stands at `at` ends; `None` if it has no body.
+/// Returns where the body of the function whose `fn` stands at `at` ends; `None` if it has no body.
 fn body_end(code: &str, at: usize) -> Option<usize> {
     let mut brackets = 0_i32;
     let mut braces = 0_i32;
@@ -110,7 +110,7 @@ fn body_end(code: &str, at: usize) -> Option<usize> {
     None
 }
 
-/// A markdown file has one first-level heading; what stands in code fences does not count.
+/// Checks that a markdown file has one first-level heading; what stands in code fences does not count.
 fn one_title(source: &Source) -> Vec<Complaint> {
     let mut fenced = false;
     let mut titles = 0;
@@ -124,7 +124,7 @@ fn one_title(source: &Source) -> Vec<Complaint> {
         .collect()
 }
 
-/// The lines of a file with their offsets.
+/// Returns the lines of a file with their offsets.
 fn lines(source: &Source) -> impl Iterator<Item = (usize, &str)> {
     source.text.split('\n').scan(0, |next, line| {
         let at = *next;

@@ -1,8 +1,8 @@
-//! A source file as the rules see it, and what a rule says about it.
+//! A source file as the rules see it, and a rule's complaint about it.
 
 use std::fmt;
 
-/// What breaks a rule, and where.
+/// A break of a rule, and its place.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Complaint {
     path: String,
@@ -18,10 +18,11 @@ impl fmt::Display for Complaint {
 
 /// One file of the tree.
 pub(crate) struct Source {
-    /// Relative to the root of the workspace.
+    /// Path relative to the root of the workspace.
     pub(crate) path: String,
     pub(crate) text: String,
-    /// For Rust: the text with comments and literals blanked, every other byte at its offset. Else the text.
+    /// Code of a Rust file: the text with comments and literals blanked, every other byte at its offset. Else the
+    /// text.
     pub(crate) code: String,
 }
 
@@ -31,7 +32,7 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), code }
     }
 
-    /// Whether a file of this name is source text that the rules are about.
+    /// Tells whether a file of this name is source text that the rules are about.
     pub(crate) fn is_kept(name: &str) -> bool {
         name == "run" || [".rs", ".md", ".toml", ".proto"].iter().any(|ending| name.ends_with(ending))
     }
@@ -40,13 +41,14 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// A complaint about the line that holds the byte at `offset`.
+    /// Makes a complaint about the line that holds the byte at `offset`.
     pub(crate) fn complain_at(&self, offset: usize, what: impl Into<String>) -> Complaint {
         let line = self.text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count() + 1;
         Complaint { path: self.path.clone(), line, what: what.into() }
     }
 
-    /// Where `word` stands in the code, not as a part of a longer identifier. A word that ends with `_` is a prefix.
+    /// Returns where `word` stands in the code, not as a part of a longer identifier. A word that ends with `_` is a
+    /// prefix.
     pub(crate) fn find_word(&self, word: &str) -> Vec<usize> {
         let is_part = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
         let (code, bytes) = (self.code.as_bytes(), word.as_bytes());
@@ -77,7 +79,7 @@ fn blank(text: &str) -> String {
     code
 }
 
-/// The length of the comment or literal that starts at `at`; 0 if none does.
+/// Returns the length of the comment or literal that starts at `at`; 0 if none does.
 fn literal_or_comment(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     let inside_identifier = at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_');
@@ -116,7 +118,7 @@ fn quoted(rest: &[u8], quote: u8) -> usize {
     at + 1
 }
 
-/// A raw string, or 0 for a raw identifier such as `r#type`.
+/// Returns the length of a raw string, or 0 for a raw identifier such as `r#type`.
 fn raw_string(rest: &[u8]) -> usize {
     let hashes = rest[1..].iter().take_while(|byte| **byte == b'#').count();
     if rest.get(1 + hashes) != Some(&b'"') {
@@ -127,7 +129,7 @@ fn raw_string(rest: &[u8]) -> usize {
     2 + hashes + body.windows(end.len()).position(|window| window == end).map_or(body.len(), |at| at + end.len())
 }
 
-/// A character literal without escape, or 0 for a lifetime.
+/// Returns the length of a character literal without escape, or 0 for a lifetime.
 fn character(rest: &[u8]) -> usize {
     let limit = rest.len().min(6);
     match rest[1..limit].iter().position(|byte| *byte == b'\'') {
